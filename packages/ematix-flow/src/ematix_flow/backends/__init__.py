@@ -1,0 +1,1 @@
+"""Where rows live: one file per product, found by its connection's kind."""

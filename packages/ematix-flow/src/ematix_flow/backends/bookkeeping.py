@@ -1,0 +1,158 @@
+"""The tables this system keeps in a target database: run history, fences, schema version.
+
+They are created by the first commit; a dry run creates them only inside a transaction that it
+rolls back. Newer code migrates them under the same lock; older code refuses to touch them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ematix_flow.change import Counts
+from ematix_flow.errors import Permanent
+from ematix_flow.model import TableName
+from ematix_flow.sql.identifiers import column_list
+from ematix_flow.types import BigInt, String, TimestampTZ
+
+if TYPE_CHECKING:
+    from ematix_flow.backends.base import RunRow
+    from ematix_flow.backends.sql import Session
+    from ematix_flow.types import ColumnType
+
+SCHEMA = "ematix_flow"
+VERSION = 1
+_COUNTS = tuple(f"rows_{f.name}" for f in dataclasses.fields(Counts))
+
+_TABLES: dict[str, tuple[tuple[tuple[str, ColumnType], ...], tuple[str, ...]]] = {
+    "schema_version": ((("version", BigInt()),), ("version",)),
+    "fences": (
+        (
+            ("pipeline_name", String(255)),
+            ("target", String(255)),
+            ("epoch", BigInt()),
+            ("run_id", String(64)),
+        ),
+        ("pipeline_name", "target"),
+    ),
+    "run_history": (
+        (
+            ("run_id", String(64)),
+            ("target", String(255)),
+            ("pipeline_name", String(255)),
+            ("mode", String(64)),
+            ("path", String(64)),
+            ("status", String(64)),
+            ("started_at", TimestampTZ()),
+            ("finished_at", TimestampTZ()),
+            *((name, BigInt()) for name in _COUNTS),
+        ),
+        ("run_id", "target"),
+    ),
+}
+
+
+class Bookkeeping:
+    """The bookkeeping tables behind one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.backend = session.backend
+
+    def _name(self, table: str) -> str:
+        return self.backend.table(TableName(SCHEMA, table)).sql(dialect=self.backend.dialect)
+
+    def exists(self) -> bool:
+        """Whether the tables are there, in a version this code may use."""
+        if self.backend.inspect_in(self.session, TableName(SCHEMA, "schema_version")) is None:
+            return False
+        found = self.session.one(f"SELECT max(version) FROM {self._name('schema_version')}")
+        if found is not None and found > VERSION:
+            raise Permanent(
+                f"its {SCHEMA} tables were written by a newer version (schema {found}, this "
+                f"version knows {VERSION})",
+                connection=self.backend.name,
+                fix="upgrade ematix-flow",
+            )
+        return found is not None
+
+    def ensure(self) -> None:
+        """Create the tables before the first commit, in a transaction of their own."""
+        if self.exists():
+            return
+        with self.backend.bookkeeping_lock(self.session), self.session.transaction():
+            self.create_missing()
+
+    def create_missing(self) -> None:
+        """Create the tables inside the open transaction, unless they are there."""
+        if self.exists():
+            return
+        for statement in self.backend.create_schema(TableName(SCHEMA, "schema_version")):
+            self.session.run(statement)
+        for table, (columns, key) in _TABLES.items():
+            dialect = self.backend.dialect
+            lines = [
+                f"{column_list((name,), dialect)} {self.backend.stored_type(kind)} NOT NULL"
+                for name, kind in columns
+            ]
+            lines.append(f"PRIMARY KEY ({column_list(key, dialect)})")
+            self.session.run(f"CREATE TABLE {self._name(table)} ({', '.join(lines)})")
+        self.session.run(f"INSERT INTO {self._name('schema_version')} VALUES ({VERSION})")
+
+    def epoch(self, pipeline: str, target: str) -> int:
+        """How many commits this pipeline has made to this target."""
+        if not self.exists():
+            return 0
+        mark = self.backend.placeholder
+        found = self.session.one(
+            f"SELECT epoch FROM {self._name('fences')} "
+            f"WHERE pipeline_name = {mark} AND target = {mark}",
+            (pipeline, target),
+        )
+        return int(found or 0)
+
+    def advance(self, run: RunRow, target: str, epoch: int) -> bool:
+        """Take the next epoch; False if somebody else has taken it."""
+        mark, fences = self.backend.placeholder, self._name("fences")
+        if self.epoch(run.pipeline, target) != epoch:
+            return False
+        if epoch == 0:
+            values = (run.pipeline, target, 1, run.run_id)
+            marks = ", ".join([mark] * len(values))
+            return self.session.run(f"INSERT INTO {fences} VALUES ({marks})", values) == 1
+        touched = self.session.run(
+            f"UPDATE {fences} SET epoch = epoch + 1, run_id = {mark} "
+            f"WHERE pipeline_name = {mark} AND target = {mark} AND epoch = {mark}",
+            (run.run_id, run.pipeline, target, epoch),
+        )
+        return touched == 1
+
+    def record_run(self, run: RunRow, target: str, counts: Counts) -> None:
+        """The run's row, in the same transaction as its rows."""
+        finished = datetime.now(timezone.utc)
+        values = (
+            run.run_id,
+            target,
+            run.pipeline,
+            run.mode,
+            run.path,
+            "succeeded",
+            self.backend.instant(run.started_at),
+            self.backend.instant(finished),
+            *dataclasses.astuple(counts),
+        )
+        marks = ", ".join([self.backend.placeholder] * len(values))
+        self.session.run(f"INSERT INTO {self._name('run_history')} VALUES ({marks})", values)
+
+    def find_run(self, run_id: str, target: str) -> Counts | None:
+        """The counts of a committed run, or None."""
+        if not self.exists():
+            return None
+        mark = self.backend.placeholder
+        rows = self.session.rows(
+            f"SELECT {', '.join(_COUNTS)} FROM {self._name('run_history')} "
+            f"WHERE run_id = {mark} AND target = {mark}",
+            (run_id, target),
+        )
+        return Counts(*(int(n) for n in rows[0])) if rows else None

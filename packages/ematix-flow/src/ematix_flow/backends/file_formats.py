@@ -1,0 +1,418 @@
+"""The file formats: their options checked, and how Spark writes and reads each.
+
+Parquet and ORC hold every type natively. CSV holds text and JSON lines hold JSON values, so a
+type either has no room for is written in a text form that is read back exactly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.connections import nearest
+from ematix_flow.errors import ConfigError, UnknownName
+from ematix_flow.sql.spark import literal, quote, spark_ddl
+from ematix_flow.types import Array, ColumnType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+    from ematix_flow.model import FileOptions
+
+EXTENSIONS = {"parquet": "parquet", "csv": "csv", "orc": "orc", "json_lines": "jsonl"}
+COMPRESSIONS = ("uncompressed", "snappy", "gzip", "zstd")
+_SPARK_FORMATS = {"parquet": "parquet", "csv": "csv", "orc": "orc", "json_lines": "json"}
+_CSV_READ = {
+    "has_header": bool,
+    "delimiter": str,
+    "quote": str,
+    "escape": str,
+    "terminator": str,
+    "comment": str,
+    "null_regex": str,
+    "truncated_rows_ok": bool,
+    "schema_infer_max_records": int,
+}
+_JSON_READ = {"schema_infer_max_records": int, "batch_size": int}
+_TERMINATORS = ("\n", "\r\n", "\r")
+# Spark gives a field with nothing in it, as opposed to "", this value: no text of a user is it.
+_NOTHING = "\x01\x02ematix nothing\x02\x01"
+_INSTANT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+_SURPLUS = "_ematix_surplus"
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """One format with all its options settled."""
+
+    format: str
+    compression: str = "zstd"
+    delimiter: str = ","
+    header: bool = True
+    quote: str = '"'
+    escape: str | None = None
+    null_value: str | None = None
+    terminator: str | None = None
+    comment: str | None = None
+    null_regex: str | None = None
+    truncated_rows_ok: bool = False
+    infer_records: int = 10_000
+    batch_records: int = 1_000
+
+    @property
+    def extension(self) -> str:
+        """The extension of files in this format."""
+        return EXTENSIONS[self.format]
+
+    def stored_options(self) -> dict[str, Any]:
+        """What a reader must know of files that this format wrote."""
+        if self.format != "csv":
+            return {}
+        names = ("delimiter", "header", "quote", "escape", "null_value", "terminator")
+        return {name: getattr(self, name) for name in names}
+
+
+def stored_format(name: str, options: Mapping[str, Any]) -> FileFormat:
+    """The format that ``stored_options`` describes."""
+    return FileFormat(name, **options)
+
+
+def writing_format(name: str, options: FileOptions, columns: Sequence[str]) -> FileFormat:
+    """How files are written."""
+    check_file_options(name, options)
+    if name != "csv":
+        return FileFormat(name, compression=options.parquet_compression or "zstd")
+    null_value = options.csv_null_value
+    if null_value is None and len(columns) == 1:
+        # A row whose only field has nothing in it would be an empty line, which is no row.
+        null_value = "\\N"
+    return dataclasses.replace(_csv(options), null_value=null_value, terminator="\n")
+
+
+def reading_format(name: str, options: FileOptions) -> FileFormat:
+    """How files that this system did not write are read."""
+    check_file_options(name, options)
+    if name == "csv":
+        given = dict(options.csv_read_options or {})
+        renamed = {"has_header": "header", "schema_infer_max_records": "infer_records"}
+        return dataclasses.replace(
+            _csv(options), **{renamed.get(key, key): value for key, value in given.items()}
+        )
+    given = dict(options.json_read_options or {}) if name == "json_lines" else {}
+    renamed = {"schema_infer_max_records": "infer_records", "batch_size": "batch_records"}
+    return FileFormat(name, **{renamed[key]: value for key, value in given.items()})
+
+
+def _csv(options: FileOptions) -> FileFormat:
+    return FileFormat(
+        "csv",
+        delimiter=options.csv_delimiter or ",",
+        header=options.csv_header is not False,
+        quote=options.csv_quote or '"',
+        escape=options.csv_escape,
+        null_value=options.csv_null_value,
+    )
+
+
+def merged_options(connection: FileOptions, target: FileOptions) -> FileOptions:
+    """A target's options over those of its connection."""
+    return dataclasses.replace(connection, **target.set_fields())
+
+
+def check_file_options(format: str, options: FileOptions) -> None:
+    """Refuse options that this format does not have, or values they cannot take."""
+    for name in options.set_fields():
+        owner = {"p": "parquet", "c": "csv", "j": "json_lines"}[name[0]]
+        if owner != format:
+            raise ConfigError(
+                f"{name} is an option of {owner} files, and these are {format}",
+                fix=f'remove it, or set format = "{owner}"',
+            )
+    compression = options.parquet_compression
+    if compression is not None and compression not in COMPRESSIONS:
+        raise ConfigError(
+            f"parquet_compression={compression!r} is not known",
+            fix=nearest(compression, COMPRESSIONS),
+        )
+    for name in ("csv_delimiter", "csv_quote", "csv_escape"):
+        _check_character(name, getattr(options, name))
+    _check_read_options("csv_read_options", options.csv_read_options, _CSV_READ)
+    _check_read_options("json_read_options", options.json_read_options, _JSON_READ)
+    _check_csv_values(options)
+
+
+def _check_read_options(
+    name: str, options: Mapping[str, Any] | None, known: Mapping[str, type]
+) -> None:
+    for key, value in (options or {}).items():
+        if key not in known:
+            raise UnknownName(f"{name} has no option {key!r}", fix=nearest(key, known))
+        right = isinstance(value, known[key]) and (known[key] is bool or value is not True)
+        if known[key] is int:
+            right = right and not isinstance(value, bool) and value > 0
+        if not right:
+            wanted = {bool: "True or False", int: "a whole number above 0", str: "text"}
+            raise ConfigError(
+                f"{name}: {key}={value!r} is not {wanted[known[key]]}", fix="correct it"
+            )
+
+
+def _check_csv_values(options: FileOptions) -> None:
+    given = dict(options.csv_read_options or {})
+    for key in ("delimiter", "quote", "escape", "comment"):
+        _check_character(f"csv_read_options: {key}", given.get(key))
+    terminator = given.get("terminator")
+    if terminator is not None and terminator not in _TERMINATORS and len(terminator) != 1:
+        raise ConfigError(
+            f"csv_read_options: terminator={terminator!r} is neither one character nor CR LF",
+            fix="leave it out: line ends are found by themselves",
+        )
+    if "null_regex" in given:
+        try:
+            re.compile(given["null_regex"])
+        except re.error as error:
+            raise ConfigError(
+                f"csv_read_options: null_regex is not a regular expression: {error}",
+                fix="correct it",
+            ) from error
+    written = _csv(options)
+    if written.delimiter in (written.quote, written.escape):
+        raise ConfigError(
+            f"csv_delimiter and another option are both {written.delimiter!r}",
+            fix="give each its own character",
+        )
+
+
+def _check_character(name: str, value: str | None) -> None:
+    if value is not None and (len(value) != 1 or not value.isascii() or value in "\r\n\0"):
+        raise ConfigError(
+            f"{name}={value!r} is not a single character", fix="use one ASCII character"
+        )
+
+
+def text_form(column_type: ColumnType, value: str) -> str:
+    """Spark SQL that turns a value into the text a CSV field holds."""
+    kind = column_type.kind
+    if kind == "bytes":
+        return f"translate(base64({value}), '\\r\\n', '')"
+    if kind == "timestamp":
+        shown = f"concat(replace(CAST({value} AS STRING), ' ', 'T'), '.')"
+        return f"rpad(substring_index({shown}, '.', 2), instr({shown}, '.') + 6, '0')"
+    if kind == "timestamp_tz":
+        return f"date_format({value}, {literal(_INSTANT)})"
+    if kind == "array":
+        return f"to_json({json_form(column_type, value)})"
+    return value if spark_ddl(column_type) == "STRING" else f"CAST({value} AS STRING)"
+
+
+def from_text(column_type: ColumnType, value: str) -> str:
+    """The inverse of ``text_form``."""
+    kind = column_type.kind
+    if kind == "bytes":
+        return f"unbase64({value})"
+    if kind == "array":
+        parsed = f"from_json({value}, {literal(json_ddl(column_type))}, map('mode', 'FAILFAST'))"
+        return from_json_form(column_type, parsed)
+    return f"CAST({value} AS {spark_ddl(column_type)})"
+
+
+_TEXT_IN_JSON = ("bytes", "date", "timestamp", "timestamp_tz")
+
+
+def json_form(column_type: ColumnType, value: str, depth: int = 0) -> str:
+    """Spark SQL that turns a value into one that Spark writes as JSON and reads back exactly."""
+    if isinstance(column_type, Array):
+        if json_ddl(column_type) == spark_ddl(column_type):
+            return value
+        element = json_form(column_type.element, f"e{depth}", depth + 1)
+        return f"transform({value}, e{depth} -> {element})"
+    return text_form(column_type, value) if column_type.kind in _TEXT_IN_JSON else value
+
+
+def from_json_form(column_type: ColumnType, value: str, depth: int = 0) -> str:
+    """The inverse of ``json_form``."""
+    if isinstance(column_type, Array):
+        if json_ddl(column_type) == spark_ddl(column_type):
+            return value
+        element = from_json_form(column_type.element, f"e{depth}", depth + 1)
+        return f"transform({value}, e{depth} -> {element})"
+    return from_text(column_type, value) if column_type.kind in _TEXT_IN_JSON else value
+
+
+def json_ddl(column_type: ColumnType) -> str:
+    """The Spark type of what ``json_form`` gives."""
+    if isinstance(column_type, Array):
+        return f"ARRAY<{json_ddl(column_type.element)}>"
+    return "STRING" if column_type.kind in _TEXT_IN_JSON else spark_ddl(column_type)
+
+
+def orc_ddl(column_type: ColumnType) -> str:
+    """The Spark type that ORC files hold.
+
+    Spark would store a timestamp without zone as a bare number, which only Spark understands.
+    """
+    return spark_ddl(column_type).replace("TIMESTAMP_NTZ", "TIMESTAMP")
+
+
+def encode(
+    rows: DataFrame, columns: Sequence[tuple[str, ColumnType]], form: FileFormat
+) -> DataFrame:
+    """Rows as they are written in a format."""
+    return rows.selectExpr(*(_encoded(name, kind, form) for name, kind in columns))
+
+
+def _encoded(name: str, column_type: ColumnType, form: FileFormat) -> str:
+    value = quote(name)
+    if form.format == "json_lines":
+        value = json_form(column_type, value)
+    elif form.format == "orc" and orc_ddl(column_type) != spark_ddl(column_type):
+        value = f"CAST({value} AS {orc_ddl(column_type)})"
+    elif form.format == "csv":
+        value = text_form(column_type, value)
+        if form.null_value is not None:
+            clash = literal(
+                f"column {name!r}: a value is the text {form.null_value!r}, which is how these "
+                "CSV files write NULL; choose another csv_null_value"
+            )
+            taken = f"{value} = {literal(form.null_value)}"
+            value = f"CASE WHEN {taken} THEN raise_error({clash}) ELSE {value} END"
+    return f"{value} AS {quote(name)}"
+
+
+def encoded_ddl(columns: Iterable[tuple[str, ColumnType]], form: FileFormat) -> str:
+    """The Spark schema of encoded rows."""
+    forms = {"csv": lambda _: "STRING", "json_lines": json_ddl, "orc": orc_ddl}
+    ddl = forms.get(form.format, spark_ddl)
+    return ", ".join(f"{quote(name)} {ddl(kind)}" for name, kind in columns)
+
+
+def decoded(column_type: ColumnType, value: str, form: FileFormat) -> str:
+    """Spark SQL that turns an encoded value back into the Spark form of its type."""
+    if form.format == "csv":
+        return from_text(column_type, value)
+    if form.format == "orc" and orc_ddl(column_type) != spark_ddl(column_type):
+        return f"CAST({value} AS {spark_ddl(column_type)})"
+    return from_json_form(column_type, value) if form.format == "json_lines" else value
+
+
+def write_encoded(rows: DataFrame, form: FileFormat, folder: Path) -> None:
+    """Write encoded rows as files of a new folder."""
+    options: dict[str, Any] = {}
+    if form.format == "parquet":
+        options = {"compression": form.compression}
+    elif form.format == "csv":
+        options = {
+            **_csv_marks(form),
+            "nullValue": form.null_value or "",
+            "emptyValue": form.quote * 2,
+            "lineSep": "\n",
+        }
+    elif form.format == "json_lines":
+        options = {"ignoreNullFields": False}
+    writer = rows.write.options(**options).format(_SPARK_FORMATS[form.format])
+    writer.save(f"file:{folder}")
+
+
+def _csv_marks(form: FileFormat) -> dict[str, Any]:
+    return {
+        "header": form.header,
+        "sep": form.delimiter,
+        "quote": form.quote,
+        "escape": form.escape or form.quote,
+        "ignoreLeadingWhiteSpace": False,
+        "ignoreTrailingWhiteSpace": False,
+        "encoding": "UTF-8",
+    }
+
+
+def read_encoded(
+    spark: SparkSession,
+    form: FileFormat,
+    files: Sequence[Path],
+    ddl: str,
+    *,
+    split_lines: bool = False,
+) -> DataFrame:
+    """Read files with a schema; a record that does not fit it stops the read.
+
+    ``split_lines`` promises that no field of these CSV files spans lines.
+    """
+    reader = spark.read.format(_SPARK_FORMATS[form.format]).option("recursiveFileLookup", True)
+    paths = [spark_path(file) for file in files]
+    if form.format == "csv":
+        return _read_csv(reader, form, paths, ddl, split_lines=split_lines)
+    if form.format == "json_lines":
+        reader = reader.option("mode", "FAILFAST")
+    return reader.schema(ddl).load(paths)
+
+
+def _read_csv(
+    reader: DataFrameReader, form: FileFormat, paths: list[str], ddl: str, *, split_lines: bool
+) -> DataFrame:
+    options = {
+        **_csv_marks(form),
+        "nullValue": _NOTHING if form.null_value is None else form.null_value,
+        "emptyValue": "",
+        "multiLine": not split_lines,
+        "columnPruning": False,
+        "enforceSchema": True,
+        "mode": "PERMISSIVE" if form.truncated_rows_ok else "FAILFAST",
+    }
+    if form.terminator is not None:
+        options["lineSep"] = form.terminator
+    if form.comment is not None:
+        options["comment"] = form.comment
+    if not form.truncated_rows_ok:
+        return reader.options(**options).schema(ddl).load(paths)
+    # PERMISSIVE also lets rows with too many fields pass; one column more tells them apart.
+    rows = reader.options(**options).schema(f"{ddl}, {_SURPLUS} STRING").load(paths)
+    error = literal("a row of a CSV file has more fields than its header")
+    guard = f"CASE WHEN {_SURPLUS} IS NOT NULL THEN raise_error({error}) END"
+    names = [name for name in rows.columns if name != _SURPLUS]
+    first, *others = names
+    return rows.selectExpr(
+        f"coalesce(CAST({guard} AS STRING), {quote(first)}) AS {quote(first)}",
+        *(quote(name) for name in others),
+    )
+
+
+def spark_path(path: Path) -> str:
+    """A path as Spark takes it: local, and none of its characters a wildcard."""
+    return "file:" + re.sub(r"([\\\[\]{}*?,])", r"\\\1", str(path))
+
+
+def count_rows(path: Path, form: FileFormat) -> int | None:
+    """The rows of a file this system wrote, from its footer or its line ends.
+
+    None where only a full parse could tell.
+    """
+    if form.format == "parquet":
+        import pyarrow.parquet as pq
+
+        return int(pq.read_metadata(path).num_rows)
+    if form.format == "orc":
+        from pyarrow import orc
+
+        return int(orc.ORCFile(path).nrows)
+    if form.format == "json_lines":
+        return sum(chunk.count(b"\n") for chunk in _chunks(path))
+    if form.escape is not None:
+        return None
+    # A doubled quote leaves and enters the quoted text again, so every other piece between
+    # quotes is outside, and only the line ends there end a row.
+    mark, inside, lines = form.quote.encode(), False, 0
+    for chunk in _chunks(path):
+        pieces = chunk.split(mark)
+        lines += sum(piece.count(b"\n") for piece in pieces[int(inside) :: 2])
+        inside ^= len(pieces) % 2 == 0
+    return lines - 1 if form.header and lines else lines
+
+
+def _chunks(path: Path) -> Iterable[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            yield chunk

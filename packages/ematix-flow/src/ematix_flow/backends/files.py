@@ -1,0 +1,255 @@
+"""Files in a local folder: immutable data files, and manifests that say which of them count.
+
+Reading lives in ``file_sources`` and ``file_queries``, the formats in ``file_formats``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from sqlglot import exp
+
+from ematix_flow.backends.base import (
+    Backend,
+    Capabilities,
+    FoundColumn,
+    FoundTable,
+    Landing,
+    LiveConnection,
+    Load,
+    SourceColumn,
+    SourceQuery,
+)
+from ematix_flow.backends.file_formats import (
+    FileFormat,
+    check_file_options,
+    merged_options,
+    writing_format,
+)
+from ematix_flow.backends.file_landing import FilesLanding
+from ematix_flow.backends.file_queries import FileQuery, is_path, look_up
+from ematix_flow.backends.file_sources import Store, data_files, file_errors
+from ematix_flow.backends.manifest import (
+    ManifestLog,
+)
+from ematix_flow.change import INCOMING, Counts
+from ematix_flow.connections import ObjectStoreLocalConnection
+from ematix_flow.errors import (
+    DataError,
+    Permanent,
+    Unsupported,
+)
+from ematix_flow.model import Table, TableName
+from ematix_flow.sql.spark import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ematix_flow.connections import Connection
+    from ematix_flow.engine.session import Engine
+
+_GOOD_BYTES = 128 << 20
+_POOR_BYTES = 32 << 20
+
+
+class Files(Backend):
+    """A folder of tables, one subfolder each, in one file format."""
+
+    kind: ClassVar[str] = "object_store_local"
+    dialect: ClassVar[str] = "spark"
+    capabilities: ClassVar[Capabilities] = Capabilities(verbs=frozenset({"insert", "replace"}))
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        resolved = cast(ObjectStoreLocalConnection, self.connection)
+        self.format = resolved.format
+        self.options = resolved.file_options()
+        check_file_options(self.format, self.options)
+        root = Path(os.path.abspath(Path(resolved.path or "").expanduser()))
+        self.store = Store(self.name, root, self.format, self.options)
+
+    def open(self) -> LiveConnection:
+        """The folder, with Spark SQL over it."""
+        return FilesConnection(self)
+
+    def table_query(self, table: str, columns: Mapping[str, str] | None) -> SourceQuery:
+        """``SELECT source AS target, …`` from ``schema.name``, a file, a folder or a glob."""
+        name = quote(table) if is_path(table) and "`" not in table else table
+        if columns is None:
+            return SourceQuery(f"SELECT * FROM {name}")
+        listed = ", ".join(f"{quote(theirs)} AS {quote(ours)}" for ours, theirs in columns.items())
+        return SourceQuery(f"SELECT {listed} FROM {name}")
+
+    def look_up(self, query: SourceQuery) -> FileQuery:
+        """A query with its names looked up in the folder."""
+        with file_errors(self.name):
+            return look_up(query.sql, self.store)
+
+    def describe(self, query: SourceQuery) -> tuple[SourceColumn, ...]:
+        """The columns of a query; Spark is asked only where the files alone cannot tell."""
+        from ematix_flow.engine.session import current_engine
+
+        found = self.look_up(query)
+        engine = current_engine()
+        if engine is None or found.is_exact:
+            described = found.described()
+            if described is not None:
+                return described
+        return found.described_by((engine or shared_engine()).spark)
+
+    def read(self, engine: Engine, query: SourceQuery) -> DataFrame:
+        """The rows of a query."""
+        with file_errors(self.name):
+            return self.look_up(query).run(engine.spark)
+
+    def check_table(self, table: Table) -> None:
+        """Refuse a declared table that these files cannot hold."""
+        super().check_table(table)
+        for name in table.column_names:
+            if self.format == "orc" and "`" in name:
+                raise Unsupported(
+                    f"ORC files cannot hold a column with a backtick in its name: {name!r}",
+                    fix="rename it, or use another format",
+                )
+
+    def folder(self, name: TableName, prefix: str | None) -> Path:
+        """Where a table's files are."""
+        if prefix is not None:
+            folder = Path(os.path.normpath(self.store.root / prefix.strip("/")))
+            if self.store.root not in (folder, *folder.parents):
+                raise DataError(
+                    f"prefix={prefix!r} leads out of the folder {self.store.root}",
+                    fix="use a path below it",
+                )
+            return folder
+        parts = [part for part in (name.schema, name.name) if part]
+        for part in parts:
+            if "/" in part or part.startswith((".", "_")):
+                raise Unsupported(
+                    f"{part!r} cannot be the name of a folder of files",
+                    fix="rename the table, or set prefix=",
+                )
+        return self.store.table_folder(parts)
+
+    def locate(self, name: TableName, prefix: str | None) -> str:
+        """The table's folder."""
+        return str(self.folder(name, prefix))
+
+    def inspect(self, name: TableName, prefix: str | None = None) -> FoundTable | None:
+        """The table as its newest manifest, or else its files, describe it."""
+        folder = self.folder(name, prefix)
+        with file_errors(self.name):
+            manifest = ManifestLog(folder).newest()
+            if manifest is not None:
+                stored = manifest.columns
+                return FoundTable(
+                    tuple(FoundColumn(c.name, c.type, str(c.type), c.nullable) for c in stored),
+                    manifest.primary_key,
+                )
+            if folder.is_file():
+                raise Permanent(f"{folder} is a file, not a folder", connection=self.name)
+            if not folder.is_dir() or not data_files(folder):
+                return None
+            plain = self.store.folder(folder).columns
+        return FoundTable(tuple(FoundColumn(c.name, c.type, str(c.type), True) for c in plain))
+
+    def written_as(self, load: Load) -> FileFormat:
+        """How a load's files are written."""
+        options = merged_options(self.options, load.files)
+        return writing_format(self.format, options, load.column_names)
+
+    def ddl(self, load: Load) -> list[str]:
+        """A folder needs no statement; the comment says what will appear."""
+        form = self.written_as(load)
+        if not load.creates:
+            return []
+        where = self.locate(load.name, load.prefix)
+        return [f"-- creates the folder {where} of {form.format} files"]
+
+    def steps_sql(self, load: Load, incoming: str) -> list[str]:
+        """The change as Spark SQL."""
+        where = f"`{self.locate(load.name, load.prefix)}`"
+        verbs = {"insert": "INSERT INTO", "replace": "INSERT OVERWRITE"}
+        return [
+            f"{verbs[step.verb]} {where} {_over(step.rows, incoming).sql(dialect='spark')}"
+            for step in load.change.steps
+        ]
+
+    def land(self, load: Load) -> Landing:
+        """One run's way into the table's folder."""
+        missing = load.change.verbs - self.capabilities.verbs
+        if missing:
+            raise Unsupported(
+                f"{self.kind} cannot {', '.join(sorted(missing))} rows",
+                fix="use mode='append' or mode='truncate'",
+            )
+        folder = self.folder(load.name, load.prefix)
+        return FilesLanding(self.store, load, folder=folder, form=self.written_as(load))
+
+    def committed(self, run_id: str, name: TableName, prefix: str | None = None) -> Counts | None:
+        """What the manifest of a run says it did."""
+        with file_errors(self.name):
+            manifest = ManifestLog(self.folder(name, prefix)).of_run(run_id)
+        return None if manifest is None else manifest.counts
+
+
+class FilesConnection(LiveConnection):
+    """A folder as pipeline functions get it."""
+
+    def __init__(self, backend: Files) -> None:
+        self.backend = backend
+
+    def query(self, sql: str, max_rows: int | None = None) -> list[dict[str, Any]]:
+        """The rows of a Spark SQL query over the folder."""
+        rows = self.backend.read(shared_engine(), SourceQuery(sql))
+        limited = rows if max_rows is None else rows.limit(max_rows)
+        return [row.asDict() for row in limited.collect()]
+
+    def execute(self, sql: str) -> int:
+        """Refused: files change by loading them."""
+        raise Unsupported(
+            f"connection {self.backend.name!r} is a folder of files and runs no statements",
+            fix="read it with query(), change it with a pipeline",
+        )
+
+    def ping(self) -> None:
+        """Return if the folder is there and can be listed."""
+        root = self.backend.store.root
+        with file_errors(self.backend.name):
+            if not root.is_dir():
+                raise Permanent(
+                    f"the folder {root} does not exist",
+                    connection=self.backend.name,
+                    fix="create it, or correct path=",
+                )
+            os.listdir(root)
+
+    def info(self) -> dict[str, Any]:
+        """The folder and its format."""
+        return {
+            "kind": self.backend.kind,
+            "path": str(self.backend.store.root),
+            "format": self.backend.format,
+        }
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def shared_engine() -> Engine:
+    """The open engine of this process, or a new one."""
+    from ematix_flow.engine.session import current_engine, open_engine
+    from ematix_flow.engine.settings import derive
+
+    return current_engine() or open_engine(derive())
+
+
+def _over(select: exp.Select, incoming: str) -> exp.Select:
+    renamed = select.copy()
+    for table in renamed.find_all(exp.Table):
+        if table.name == INCOMING and not table.db:
+            table.set("this", exp.to_identifier(incoming))
+    return renamed

@@ -1,0 +1,428 @@
+"""PostgreSQL: executors copy rows into an unlogged staging table, the driver commits them.
+
+Reads go through JDBC, over a query that leaves only plain types on the wire.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from sqlglot import exp
+
+from ematix_flow import types as t
+from ematix_flow.backends.base import (
+    Capabilities,
+    FoundColumn,
+    FoundTable,
+    Load,
+    SourceColumn,
+    SourceQuery,
+    Staged,
+)
+from ematix_flow.backends.bookkeeping import SCHEMA
+from ematix_flow.backends.postgres_copy import CopyTask, copied_value
+from ematix_flow.backends.postgres_errors import translate
+from ematix_flow.backends.sql import Session, SqlBackend, SqlLanding
+from ematix_flow.connections import PostgresConnection
+from ematix_flow.errors import EmatixError, Fenced, Transient, Unsupported
+from ematix_flow.model import Table, TableName
+from ematix_flow.sql.identifiers import quoted
+from ematix_flow.sql.spark import quote, spark_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ematix_flow.engine.session import Engine
+
+_TYPES = {
+    "small_int": "smallint",
+    "integer": "integer",
+    "big_int": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "boolean": "boolean",
+    "text": "text",
+    "date": "date",
+    "time": "time without time zone",
+    "timestamp": "timestamp without time zone",
+    "timestamp_tz": "timestamp with time zone",
+    "json": "json",
+    "jsonb": "jsonb",
+    "uuid": "uuid",
+    "bytes": "bytea",
+}
+_FOUND: dict[str, t.ColumnType] = {
+    "smallint": t.SmallInt(),
+    "integer": t.Integer(),
+    "bigint": t.BigInt(),
+    "oid": t.BigInt(),
+    "real": t.Float(),
+    "double precision": t.Double(),
+    "numeric": t.AnyNumeric(),
+    "boolean": t.Boolean(),
+    "text": t.Text(),
+    "character varying": t.Text(),
+    "date": t.Date(),
+    "time without time zone": t.Time(),
+    "timestamp without time zone": t.Timestamp(),
+    "timestamp with time zone": t.TimestampTZ(),
+    "json": t.JSON(),
+    "jsonb": t.JSONB(),
+    "uuid": t.UUID(),
+    "bytea": t.Bytes(),
+}
+_FETCH_ROWS = "10000"
+_BOOKKEEPING_LOCK = 7_239_114_001
+_STAGE = "stage_"
+
+
+class Postgres(SqlBackend):
+    """A PostgreSQL database."""
+
+    kind = "postgres"
+    dialect = "postgres"
+    placeholder: ClassVar[str] = "%s"
+    default_schema: ClassVar[str | None] = "public"
+    jars = ("postgres",)
+    capabilities = Capabilities(
+        verbs=frozenset({"insert", "replace"}),
+        same_database=True,
+        constraints=True,
+        nul_in_text=False,
+    )
+
+    def address(self) -> dict[str, Any]:
+        """Where the server is and who we are there."""
+        return cast(PostgresConnection, self.connection).address()
+
+    def conninfo(self) -> dict[str, Any]:
+        """What psycopg connects with."""
+        address = self.address()
+        names = {"database": "dbname"}
+        return {
+            "connect_timeout": 10,
+            **{names.get(k, k): v for k, v in address.items() if k != "options"},
+            **address["options"],
+        }
+
+    def connect(self, *, read_only: bool = False) -> Any:
+        """A connection in autocommit mode, in UTC."""
+        import psycopg
+
+        raw = psycopg.connect(**self.conninfo(), autocommit=True, application_name="ematix-flow")
+        raw.execute("SET TIME ZONE 'UTC'")
+        if read_only:
+            raw.execute("SET default_transaction_read_only = on")
+        return raw
+
+    def info(self) -> dict[str, Any]:
+        """Host, port, database and user."""
+        address = self.address()
+        shown = ("host", "port", "database", "user")
+        return {"kind": self.kind, **{k: address[k] for k in shown if k in address}}
+
+    def begin(self, raw: Any) -> None:
+        """One snapshot for all that the commit reads."""
+        raw.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+
+    def run(self, raw: Any, sql: str, parameters: Sequence[Any]) -> int:
+        """Execute; without parameters psycopg leaves ``%`` alone."""
+        cursor = raw.execute(sql, tuple(parameters) or None)
+        return int(cursor.rowcount)
+
+    def rows(self, raw: Any, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Execute and fetch everything."""
+        return cast("list[tuple[Any, ...]]", raw.execute(sql, tuple(parameters) or None).fetchall())
+
+    def fetch(
+        self, raw: Any, sql: str, limit: int | None
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Execute and fetch names and rows."""
+        cursor = raw.execute(sql)
+        if cursor.description is None:
+            return [], []
+        names = [d.name for d in cursor.description]
+        return names, cursor.fetchall() if limit is None else cursor.fetchmany(limit)
+
+    def translate(self, error: Exception) -> EmatixError | None:
+        """By SQLSTATE."""
+        return translate(error, self.name, self.info())
+
+    def same_database(self, other: Any) -> bool:
+        """Whether both lead to the same database as the same user."""
+        if not isinstance(other, Postgres):
+            return False
+        keys = ("host", "port", "database", "user")
+        ours, theirs = self.address(), other.address()
+        return [ours.get(k) for k in keys] == [theirs.get(k) for k in keys]
+
+    def check_table(self, table: Table) -> None:
+        """Arrays of arrays and of bytes have no form on the way in."""
+        super().check_table(table)
+        for column in table.columns:
+            if isinstance(column.type, t.Array) and column.type.element.kind in ("array", "bytes"):
+                raise Unsupported(
+                    f"postgres cannot load column {column.name!r} of type {column.type}",
+                    fix="declare it JSONB",
+                )
+
+    def stored_type(self, column_type: t.ColumnType) -> str:
+        """As ``format_type`` spells it."""
+        if isinstance(column_type, t.Numeric):
+            return f"numeric({column_type.precision},{column_type.scale})"
+        if isinstance(column_type, t.String):
+            return f"character varying({column_type.length})"
+        if isinstance(column_type, t.Array):
+            return f"{self.stored_type(column_type.element)}[]"
+        return _TYPES[column_type.kind]
+
+    def assign(
+        self, value: exp.Expression, source: t.ColumnType, target: t.ColumnType
+    ) -> exp.Expression:
+        """The shared casts; a cast to varchar(n) would cut, the assignment refuses."""
+        if isinstance(target, t.String):
+            return super().assign(value, source, t.Text())
+        return super().assign(value, source, target)
+
+    def constant(self, value: str, column_type: t.ColumnType) -> str:
+        """A typed literal."""
+        return f"CAST({exp.Literal.string(value).sql()} AS {self.stored_type(column_type)})"
+
+    @contextlib.contextmanager
+    def bookkeeping_lock(self, session: Session) -> Iterator[None]:
+        """``IF NOT EXISTS`` is not enough for two first commits at once."""
+        session.rows(f"SELECT pg_advisory_lock({_BOOKKEEPING_LOCK})")
+        try:
+            yield
+        finally:
+            session.rows(f"SELECT pg_advisory_unlock({_BOOKKEEPING_LOCK})")
+
+    def inspect_in(self, session: Session, name: TableName) -> FoundTable | None:
+        """From the system catalogue."""
+        where = "n.nspname = %s AND c.relname = %s"
+        key = (name.schema or self.default_schema, name.name)
+        found = session.rows(
+            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull "
+            "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace "
+            f"WHERE {where} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+            key,
+        )
+        if not found:
+            return None
+        keys = session.rows(
+            "SELECT a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k(attnum, position) "
+            "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum "
+            f"WHERE {where} AND i.indisprimary ORDER BY k.position",
+            key,
+        )
+        return FoundTable(
+            tuple(FoundColumn(n, found_type(d), d, null) for n, d, null in found),
+            tuple(n for (n,) in keys),
+        )
+
+    def describe(self, query: SourceQuery) -> tuple[SourceColumn, ...]:
+        """Let the server plan the query; it reads no rows."""
+        with self.session(read_only=True) as session:
+            found = self._described(session, query)
+        return tuple(SourceColumn(n, found_type(d) or t.Text()) for n, d in found)
+
+    def _described(self, session: Session, query: SourceQuery) -> list[tuple[str, str]]:
+        with self.translated():
+            cursor = session.raw.execute(f"SELECT * FROM {self.subquery(query)} LIMIT 0")
+            result = cursor.pgresult
+            fields = [(result.ftype(i), result.fmod(i)) for i in range(result.nfields)]
+        names = [d.name for d in cursor.description]
+        spelled = session.rows(
+            "SELECT format_type(o, m) FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY "
+            "AS f(o, m, i) ORDER BY i",
+            ([o for o, _ in fields], [m for _, m in fields]),
+        )
+        return [(name, kind) for name, (kind,) in zip(names, spelled, strict=True)]
+
+    def read(self, engine: Engine, query: SourceQuery) -> DataFrame:
+        """JDBC over the wrapped query, then the Spark form of every column."""
+        with self.session(read_only=True) as session:
+            columns = self._described(session, query)
+        items = ", ".join(
+            f"{_on_the_wire(quoted(n, 'postgres'), d)} AS {quoted(n, 'postgres')}"
+            for n, d in columns
+        )
+        engine.require_jars(self.jars)
+        address = self.address()
+        options = {
+            "url": jdbc_url(address),
+            "driver": "org.postgresql.Driver",
+            "dbtable": f"(SELECT {items} FROM {self.subquery(query)}) AS jdbc_source",
+            "fetchsize": _FETCH_ROWS,
+            "preferTimestampNTZ": "true",
+            "sessionInitStatement": "SET TIME ZONE 'UTC'",
+            "ApplicationName": "ematix-flow",
+            **{k: address[k] for k in ("user", "password") if k in address},
+        }
+        rows = engine.spark.read.format("jdbc").options(**options).load()
+        return rows.selectExpr(*(f"{_in_form(n, d)} AS {quote(n)}" for n, d in columns))
+
+    def land(self, load: Load) -> PostgresLanding:
+        """Stage in an unlogged table."""
+        return PostgresLanding(self, load)
+
+
+class PostgresLanding(SqlLanding):
+    """Copies into ``ematix_flow.stage_<run>``; a session lock marks the run as alive."""
+
+    backend: Postgres
+
+    def __init__(self, backend: Postgres, load: Load) -> None:
+        super().__init__(backend, load)
+        self._made_schema = False
+        self._staged = False
+
+    @property
+    def _stage(self) -> str:
+        return f"{quoted(SCHEMA, 'postgres')}.{quoted(_STAGE + self.load.run.run_id, 'postgres')}"
+
+    @property
+    def _parts(self) -> str:
+        name = quoted(f"{_STAGE}{self.load.run.run_id}_parts", "postgres")
+        return f"{quoted(SCHEMA, 'postgres')}.{name}"
+
+    def sweep(self) -> None:
+        """Drop the stages whose run no longer holds its lock."""
+        tables = self.session.rows(
+            "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename LIKE %s "
+            "ORDER BY tablename",
+            (SCHEMA, _STAGE.replace("_", r"\_") + "%"),
+        )
+        for (table,) in tables:
+            run_id = table.removeprefix(_STAGE).removesuffix("_parts")
+            if self.session.one("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (run_id,)):
+                self.session.run(
+                    f"DROP TABLE IF EXISTS {quoted(SCHEMA, 'postgres')}.{quoted(table, 'postgres')}"
+                )
+                self.session.rows("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", (run_id,))
+
+    def stage(self, engine: Engine, rows: DataFrame) -> Staged:
+        """Every task copies its partition in one transaction, at most once."""
+        load = self.load
+        self.session.rows("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (load.run.run_id,))
+        load.announce("staging")
+        self._create_stage()
+        task = CopyTask(self.backend.conninfo(), self._stage, self._parts, self.backend.name)
+        texts = [
+            f"{copied_value(quote(c.name), c.type)} AS {quote(c.name)}" for c in load.table.columns
+        ]
+        copied = rows.selectExpr(*texts).mapInArrow(task, "rows BIGINT, bytes BIGINT")
+        done = copied.selectExpr("sum(rows)", "sum(bytes)").first()
+        load.announce("staged")
+        count, size = (done[0] or 0, done[1] or 0) if done else (0, 0)
+        return Staged(count, size, self._stage)
+
+    def _create_stage(self) -> None:
+        self._made_schema = not self.session.rows(
+            "SELECT 1 FROM pg_namespace WHERE nspname = %s", (SCHEMA,)
+        )
+        with self.backend.bookkeeping_lock(self.session), self.session.transaction():
+            self.session.run(f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA, 'postgres')}")
+            columns = ", ".join(
+                f"{quoted(c.name, 'postgres')} {_staged_type(self.backend, c.type)}"
+                for c in self.load.table.columns
+            )
+            self.session.run(f"CREATE UNLOGGED TABLE {self._stage} ({columns})")
+            self.session.run(f"CREATE UNLOGGED TABLE {self._parts} (part bigint PRIMARY KEY)")
+        self._staged = True
+
+    def define_incoming(self, staged: Staged) -> None:
+        """``incoming`` is a view over the staging table."""
+        values = [_unstaged(self.backend, c.name, c.type) for c in self.load.table.columns]
+        self.define_view(self.backend.incoming_select(self.load, self._stage, values))
+
+    def remove_stage(self) -> None:
+        """Drop the stage, and the schema if only a dry run has made it."""
+        if not self._staged:
+            return
+        self.session.run(f"DROP VIEW IF EXISTS pg_temp.{quoted('incoming', 'postgres')}")
+        self.session.run(f"DROP TABLE IF EXISTS {self._stage}, {self._parts}")
+        if self._made_schema and not self.books.exists():
+            self.session.run(f"DROP SCHEMA IF EXISTS {quoted(SCHEMA, 'postgres')}")
+
+    def _take_fence(self) -> None:
+        try:
+            super()._take_fence()
+        except Transient as error:
+            # REPEATABLE READ reports a fence that moved under us as a serialization failure.
+            raise Fenced(
+                f"another run of pipeline {self.load.run.pipeline!r} committed to "
+                f"{self.load.name} at the same moment; this run changed nothing",
+                fix="run it again if its rows are still needed",
+            ) from error
+
+
+def jdbc_url(address: dict[str, Any]) -> str:
+    """The JDBC address, without user and password."""
+    port = f":{address['port']}" if "port" in address else ""
+    return (
+        f"jdbc:postgresql://{address.get('host', 'localhost')}{port}/{address.get('database', '')}"
+    )
+
+
+def found_type(declared: str) -> t.ColumnType | None:
+    """The logical type behind ``format_type``'s spelling; None for what only text carries."""
+    if declared.endswith("[]"):
+        element = found_type(declared[:-2])
+        return (
+            t.Array(element) if element and element.kind not in ("bytes", "any_numeric") else None
+        )
+    if found := re.fullmatch(r"numeric\((\d+),(-?\d+)\)", declared):
+        precision, scale = int(found[1]), int(found[2])
+        fits = precision <= t.Numeric.max_precision and 0 <= scale <= precision
+        return t.Numeric(precision, scale) if fits else t.AnyNumeric()
+    if found := re.fullmatch(r"character varying\((\d+)\)", declared):
+        return t.String(int(found[1]))
+    plain = re.sub(r"\(\d+\)", "", declared)
+    return _FOUND.get(plain)
+
+
+def _on_the_wire(column: str, declared: str) -> str:
+    """A column as the query sends it: a type that JDBC and Spark agree about."""
+    logical = found_type(declared)
+    if logical is None:
+        return f"{column}::text"
+    if isinstance(logical, t.Array):
+        return f"array_to_json({column})::text"
+    if isinstance(logical, t.Time):
+        return f"to_char({column}, 'HH24:MI:SS.US')"
+    if spark_ddl(logical) == "STRING" and not isinstance(logical, t.Text | t.String):
+        return f"{column}::text"
+    return column
+
+
+def _in_form(name: str, declared: str) -> str:
+    """The Spark form of a column as it came over the wire."""
+    logical = found_type(declared)
+    column = quote(name)
+    if isinstance(logical, t.Array):
+        return f"CAST(from_json({column}, 'ARRAY<STRING>') AS {spark_ddl(logical)})"
+    return f"CAST({column} AS {spark_ddl(logical or t.Text())})"
+
+
+def _staged_type(backend: Postgres, column_type: t.ColumnType) -> str:
+    return "jsonb" if isinstance(column_type, t.Array) else backend.stored_type(column_type)
+
+
+def _unstaged(backend: Postgres, name: str, column_type: t.ColumnType) -> str:
+    column = quoted(name, "postgres")
+    if not isinstance(column_type, t.Array):
+        return column
+    stored = backend.stored_type(column_type)
+    element = backend.stored_type(column_type.element)
+    gathered = (
+        f"(SELECT array_agg(e::{element} ORDER BY i) FROM "
+        f"jsonb_array_elements_text({column}) WITH ORDINALITY AS a(e, i))"
+    )
+    return f"CASE WHEN {column} IS NOT NULL THEN coalesce({gathered}, '{{}}'::{stored}) END"

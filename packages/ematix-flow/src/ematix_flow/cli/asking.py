@@ -1,0 +1,164 @@
+"""``flow preview``, ``flow dry-run`` and ``flow validate``: asking before doing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from ematix_flow.cli.listing import described
+from ematix_flow.cli.options import (
+    common_options,
+    complete_pipeline,
+    examples,
+    load,
+    module_option,
+    run_log_options,
+)
+from ematix_flow.cli.output import complain, say, say_json, say_table
+from ematix_flow.model import PipelineSpec
+
+if TYPE_CHECKING:
+    from ematix_flow.run.log import RunLog
+    from ematix_flow.run.preview import Preview
+    from ematix_flow.run.result import RunResult
+
+
+@click.command(
+    epilog=examples("flow preview load_orders", "flow preview load_orders --counts --format json")
+)
+@click.argument("name", shell_complete=complete_pipeline)
+@click.option("--counts", is_flag=True, help="Also count the changes; the same as dry-run.")
+@module_option
+@run_log_options
+@common_options
+def preview(
+    *,
+    name: str,
+    counts: bool,
+    modules: tuple[str, ...],
+    run_log: Callable[[], RunLog],
+    output: str,
+) -> int:
+    """Show source, target, path, DDL and steps of a run, without reading a row."""
+    return _ask(name, modules, run_log if counts else None, output)
+
+
+@click.command(
+    epilog=examples("flow dry-run load_orders", "flow dry-run load_orders --format json")
+)
+@click.argument("name", shell_complete=complete_pipeline)
+@module_option
+@run_log_options
+@common_options
+def dry_run(
+    *, name: str, modules: tuple[str, ...], run_log: Callable[[], RunLog], output: str
+) -> int:
+    """Read, transform and stage, count what would change, and put everything back."""
+    return _ask(name, modules, run_log, output)
+
+
+def _ask(
+    name: str, modules: tuple[str, ...], run_log: Callable[[], RunLog] | None, output: str
+) -> int:
+    from ematix_flow.run.preview import preview_pipeline
+
+    spec = load(modules).pipeline(name).spec
+    plan = preview_pipeline(spec)
+    if output == "text":
+        _show(plan)
+    counted = _count(spec, run_log()) if run_log is not None else None
+    if output == "json":
+        document = plan.to_dict()
+        if counted is not None:
+            document["counts"] = counted.to_dict()
+        say_json(document)
+    elif counted is not None:
+        _show_counts(counted)
+    return 0
+
+
+def _count(spec: PipelineSpec, log: RunLog) -> RunResult:
+    from ematix_flow.run.batch import run_pipeline
+
+    return run_pipeline(
+        spec, trigger="cli", dry_run=True, run_log=log, progress=sys.stderr.isatty()
+    )
+
+
+def _show(plan: Preview) -> None:
+    say(f"pipeline  {plan.pipeline}")
+    say(f"schedule  {plan.schedule or 'none'}")
+    say(f"mode      {plan.mode}")
+    say(f"source    {plan.source_connection} {_info(plan.source_info)}".rstrip())
+    say(f"target    {plan.target} in {plan.target_connection} {_info(plan.target_info)}".rstrip())
+    say(f"path      {plan.path}: {plan.path_reason}")
+    _block("source SQL", [plan.source_sql])
+    say("\ncolumns")
+    shown = [[f"  {c['name']}", c["type"], c["source_type"], c["expression"]] for c in plan.columns]
+    say_table(["  NAME", "TYPE", "SOURCE TYPE", "EXPRESSION"], shown)
+    _block("DDL", plan.ddl)
+    _block("steps", plan.steps)
+    for note in plan.notes:
+        say(f"\nnote: {note}")
+
+
+def _info(info: dict[str, object]) -> str:
+    shown = ", ".join(f"{k}={v}" for k, v in info.items() if v is not None)
+    return f"({shown})" if shown else ""
+
+
+def _block(title: str, statements: list[str]) -> None:
+    if statements:
+        say(f"\n{title}")
+        for statement in statements:
+            say("\n".join(f"  {line}" for line in statement.strip().splitlines()))
+
+
+def _show_counts(result: RunResult) -> None:
+    say("\nchanges of a run now (nothing was written)")
+    counts = result.counts
+    for verb in ("read", "inserted", "updated", "closed", "deleted", "unchanged", "rejected"):
+        say(f"  {verb:<10}{getattr(counts, verb):>12,}")
+
+
+@click.command(epilog=examples("flow validate", "flow validate load_orders --format json"))
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_pipeline)
+@module_option
+@common_options
+def validate(*, names: tuple[str, ...], modules: tuple[str, ...], output: str) -> int:
+    """Check declarations, connections, source columns and targets, without starting Spark.
+
+    Exit code 2 when a declaration is wrong, 1 when another check fails.
+    """
+    from ematix_flow.run.validate import validate_pipeline
+
+    project = load(modules)
+    chosen = [project.pipeline(name) for name in dict.fromkeys(names)] or project.pipelines
+    found = [validate_pipeline(pipeline.spec) for pipeline in chosen]
+    places = {pipeline.spec.location for pipeline in chosen}
+    errors = [e for e in project.errors if not names or e.where in places]
+    for error in errors:
+        complain(str(error))
+    if output == "json":
+        say_json(
+            {
+                "ok": not errors and all(v.ok for v in found),
+                "pipelines": [v.to_dict() for v in found],
+                "errors": [described(error) for error in errors],
+            }
+        )
+    for validation in found:
+        for problem in validation.errors:
+            complain(f"{validation.pipeline}: {problem}")
+        if output == "text":
+            say(f"{validation.pipeline}: {'ok' if validation.ok else 'not ok'}")
+            for note in validation.notes:
+                say(f"  note: {note}")
+    if not found and not errors and output == "text":
+        say(f"No pipeline is declared in {', '.join(project.modules)}.")
+    if errors:
+        return 2
+    return 0 if all(v.ok for v in found) else 1

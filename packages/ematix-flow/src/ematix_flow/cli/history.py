@@ -1,0 +1,229 @@
+"""``flow status``, ``flow runs list``, ``flow runs show`` and ``flow logs``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ematix_flow.cli.options import (
+    common_options,
+    complete_pipeline,
+    examples,
+    load,
+    module_option,
+    run_log_options,
+)
+from ematix_flow.cli.output import complain, say, say_json, say_table, took, when
+from ematix_flow.errors import ConfigError, UnknownName
+from ematix_flow.model import PipelineSpec
+from ematix_flow.run.records import STATUSES, RunRecord, effective_status, utc_now
+
+if TYPE_CHECKING:
+    from ematix_flow.run.log import RunLog
+
+# Ids begin with their time: this much of one is a millisecond.
+_SHORT_ID = 13
+
+
+@click.command(epilog=examples("flow status", "flow status --module pipelines.py --format json"))
+@module_option
+@run_log_options
+@common_options
+def status(*, modules: tuple[str, ...], run_log: Callable[[], RunLog], output: str) -> int:
+    """Show for each pipeline its schedule, when it is due next, and how its last run ended."""
+    project = load(modules)
+    log, now = _readable(run_log), utc_now()
+    for error in project.errors:
+        complain(str(error))
+    found = [(p.spec, log.last(p.name), next_due(p.spec, now)) for p in project.pipelines]
+    if output == "json":
+        say_json({"pipelines": [_status(spec, last, due, now) for spec, last, due in found]})
+    elif found:
+        say_table(
+            ["NAME", "SCHEDULE", "NEXT DUE", "LAST RUN", "OUTCOME", "ROWS"],
+            [
+                [
+                    spec.name,
+                    spec.schedule,
+                    due,
+                    last.started_at if last else None,
+                    effective_status(last, now) if last else "never ran",
+                    last.rows_written if last else None,
+                ]
+                for spec, last, due in found
+            ],
+        )
+    elif not project.errors:
+        say(f"No pipeline is declared in {', '.join(project.modules)}.")
+    return 2 if project.errors else 0
+
+
+def next_due(spec: PipelineSpec, now: datetime) -> datetime | None:
+    """When the schedule fires next; in UTC unless the pipeline names a time zone."""
+    if spec.schedule is None:
+        return None
+    from zoneinfo import ZoneInfo
+
+    from croniter import croniter
+
+    local = now.astimezone(ZoneInfo(spec.timezone or "UTC"))
+    due: datetime = croniter(spec.schedule, local).get_next(datetime)
+    return due
+
+
+def _status(
+    spec: PipelineSpec, last: RunRecord | None, due: datetime | None, now: datetime
+) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "schedule": spec.schedule,
+        "timezone": spec.timezone,
+        "next_due": due.isoformat() if due else None,
+        "depends_on": list(spec.depends_on),
+        "last_run": last.to_dict(now=now) if last else None,
+    }
+
+
+@click.group()
+def runs() -> None:
+    """Look into the run log: every run, however it was started."""
+
+
+@runs.command(
+    "list",
+    epilog=examples(
+        "flow runs list", "flow runs list --pipeline load_orders --status failed --limit 5"
+    ),
+)
+@click.option("--pipeline", help="Only runs of this pipeline.", shell_complete=complete_pipeline)
+@click.option("--status", type=click.Choice(STATUSES), help="Only runs with this status.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@run_log_options
+@common_options
+def list_runs(
+    *,
+    pipeline: str | None,
+    status: str | None,
+    limit: int,
+    run_log: Callable[[], RunLog],
+    output: str,
+) -> None:
+    """List the latest runs, newest first."""
+    now = utc_now()
+    records = _readable(run_log).list(pipeline=pipeline, status=status, limit=limit)
+    if output == "json":
+        say_json({"runs": [record.to_dict(now=now) for record in records]})
+        return
+    if not records:
+        say("No run is recorded." if pipeline is None and status is None else "No such run.")
+        return
+    short = _short_ids(records)
+    say_table(
+        ["RUN", "PIPELINE", "TARGET", "STATUS", "STARTED", "TOOK", "ROWS", "TRIGGER", "ERROR"],
+        [
+            [
+                short[r.run_id],
+                r.pipeline,
+                r.target,
+                effective_status(r, now),
+                r.started_at,
+                took(r.seconds),
+                r.rows_written,
+                r.trigger,
+                r.error_class,
+            ]
+            for r in records
+        ],
+    )
+
+
+def _short_ids(records: Sequence[RunRecord]) -> dict[str, str]:
+    """Each id as short as tells it from the others, so that it can be typed."""
+    ids = {r.run_id for r in records}
+    length = _SHORT_ID
+    while len({i[:length] for i in ids}) < len(ids):
+        length += 1
+    return {i: i[:length] for i in ids}
+
+
+@runs.command("show", epilog=examples("flow runs show 3f2a", "flow runs show 3f2a --format json"))
+@click.argument("run")
+@run_log_options
+@common_options
+def show_run(*, run: str, run_log: Callable[[], RunLog], output: str) -> None:
+    """Show everything that is recorded of a run; the beginning of its id is enough."""
+    now = utc_now()
+    records = _find(_readable(run_log), run)
+    if output == "json":
+        say_json({"run_id": records[0].run_id, "records": [r.to_dict(now=now) for r in records]})
+        return
+    for position, record in enumerate(records):
+        if position:
+            say()
+        for name, value in _shown(record, now):
+            say(f"{name:<17} {value}")
+
+
+def _shown(record: RunRecord, now: datetime) -> list[tuple[str, str]]:
+    lines = []
+    for name, value in vars(record).items():
+        if value in (None, "", 0) or value == {}:
+            continue
+        text = when(value) if isinstance(value, datetime) else str(value)
+        if isinstance(value, dict):
+            text = ", ".join(f"{k}={v}" for k, v in value.items())
+        lines.append((name, effective_status(record, now) if name == "status" else text))
+        if name == "finished_at":
+            lines.append(("took", took(record.seconds)))
+    return lines
+
+
+@click.command(epilog=examples("flow logs 3f2a", "flow logs 3f2a --tail 20"))
+@click.argument("run")
+@click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Only the last N lines.")
+@run_log_options
+@common_options
+def logs(*, run: str, tail: int | None, run_log: Callable[[], RunLog], output: str) -> None:
+    """Show the log lines of a run; the beginning of its id is enough."""
+    from ematix_flow.run.logs import read_run_log, run_log_file
+
+    lines, run_id = read_run_log(run), run
+    if lines is None:
+        run_id = _find(_readable(run_log), run)[0].run_id
+        lines = read_run_log(run_id)
+    if lines is None:
+        raise ConfigError(
+            f"no log lines were kept of run {run_id}",
+            fix=f"they would be in {run_log_file(run_id).parent}",
+        )
+    shown = lines[-tail:] if tail else lines
+    if output == "json":
+        say_json({"run_id": run_id, "lines": shown})
+    else:
+        for line in shown:
+            say(line)
+
+
+def _find(log: RunLog, run: str) -> list[RunRecord]:
+    records = log.get(run)
+    if not records:
+        raise UnknownName(f"there is no run {run!r} in the run log", fix="see: flow runs list")
+    return records
+
+
+def _readable(run_log: Callable[[], RunLog]) -> RunLog:
+    """A log that was opened; one that was replaced by nothing has nothing to tell."""
+    import warnings
+
+    from ematix_flow.run.log import NullRunLog
+
+    with warnings.catch_warnings():
+        # Said below, as an error: here nothing goes on without the log.
+        warnings.simplefilter("ignore", UserWarning)
+        log = run_log()
+    if isinstance(log, NullRunLog):
+        raise ConfigError("the run log cannot be read", fix="name another with --run-log URL")
+    return log

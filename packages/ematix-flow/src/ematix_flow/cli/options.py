@@ -1,0 +1,134 @@
+"""The options that commands share, and what they do before a command begins."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ematix_flow.cli.output import keep_stdout_for_json, warn
+
+if TYPE_CHECKING:
+    from ematix_flow.discovery import Project
+    from ematix_flow.run.log import RunLog
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help."""
+    return "Examples:\n\n\b\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--format``, ``--log-level``, ``--log-format``, ``--verbose``."""
+
+    @click.option(
+        "--format",
+        "output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Form of the result on stdout.",
+    )
+    @click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        help="Finest log lines to show on stderr; warning, or info with --verbose.",
+    )
+    @click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Form of the log lines.",
+    )
+    @click.option("-v", "--verbose", is_flag=True, help="Show more, and traces of failures.")
+    @functools.wraps(command)
+    def prepared(
+        *,
+        output: str,
+        log_level: str | None,
+        log_format: str,
+        verbose: bool,
+        **rest: Any,
+    ) -> Any:
+        from ematix_flow.run.logs import configure_logging
+
+        context = click.get_current_context()
+        level = log_level or ("info" if verbose else None)
+        context.call_on_close(configure_logging(level, log_format))
+        _show_warnings_as_lines(context)
+        if output == "json":
+            keep_stdout_for_json()
+        return command(output=output, **rest)
+
+    return prepared
+
+
+def _show_warnings_as_lines(context: click.Context) -> None:
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        # Deprecations speak to whoever wrote the code, not to whoever runs it.
+        if not issubclass(category, DeprecationWarning | PendingDeprecationWarning):
+            warn(str(message))
+
+    context.with_resource(warnings.catch_warnings())
+    warnings.simplefilter("default", UserWarning)
+    warnings.showwarning = show
+
+
+def module_option(command: Command) -> Command:
+    """``--module``, as often as needed."""
+    return click.option(
+        "-m",
+        "--module",
+        "modules",
+        multiple=True,
+        metavar="MODULE|FILE|FOLDER",
+        help="Where pipelines are declared; may be left out inside a project. Repeatable.",
+    )(command)
+
+
+def run_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--run-log`` and its other spellings; the command gets ``run_log``, a function."""
+
+    @click.option("--run-log", "--run-log-url", "url", metavar="URL", help="The run log to use.")
+    @click.option("--run-log-path", "path", metavar="FILE", help="The same, as a SQLite file.")
+    @click.option("--no-run-log", "none", is_flag=True, help="Record nothing.")
+    @functools.wraps(command)
+    def chosen(*, url: str | None, path: str | None, none: bool, **rest: Any) -> Any:
+        if sum(map(bool, (url, path, none))) > 1:
+            raise click.UsageError("--run-log, --run-log-path and --no-run-log exclude each other")
+
+        def open_chosen() -> RunLog:
+            from ematix_flow.run.log import NullRunLog, open_run_log
+
+            log: RunLog = NullRunLog() if none else open_run_log(url or path)
+            click.get_current_context().call_on_close(log.close)
+            return log
+
+        return command(run_log=open_chosen, **rest)
+
+    return chosen
+
+
+def load(modules: tuple[str, ...]) -> Project:
+    """The project, its registry active until the command ends."""
+    from ematix_flow.discovery import load_project
+
+    return click.get_current_context().with_resource(load_project(modules))
+
+
+def complete_pipeline(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Names of pipelines, for the shell."""
+    from ematix_flow.discovery import load_project
+    from ematix_flow.errors import EmatixError
+
+    try:
+        with load_project(ctx.params.get("modules") or ()) as project:
+            return [p.name for p in project.pipelines if p.name.startswith(incomplete)]
+    except EmatixError:
+        return []

@@ -1,0 +1,272 @@
+"""``flow run``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ematix_flow.cli.options import (
+    common_options,
+    complete_pipeline,
+    examples,
+    load,
+    module_option,
+    run_log_options,
+)
+from ematix_flow.cli.output import complain, counted, say, say_json, took, warn
+from ematix_flow.errors import (
+    Cancelled,
+    DeclarationError,
+    DependencyCycle,
+    EmatixError,
+    UnknownName,
+)
+from ematix_flow.graph import run_order
+from ematix_flow.model import PipelineSpec
+
+if TYPE_CHECKING:
+    from ematix_flow.discovery import Project
+    from ematix_flow.run.log import RunLog
+    from ematix_flow.run.result import RunResult
+
+_MISDECLARED, _CANCELLED = 2, 130
+
+
+@dataclass
+class _Outcome:
+    """What became of the pipelines that were asked for."""
+
+    ran: list[RunResult] = field(default_factory=list)
+    failed: dict[str, EmatixError] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    cancelled: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "ran": [result.to_dict() for result in self.ran],
+            "failed": [
+                {"pipeline": name, "error": str(error), "error_class": type(error).__name__}
+                for name, error in self.failed.items()
+            ],
+            "skipped": [{"pipeline": n, "reason": reason} for n, reason in self.skipped.items()],
+        }
+
+
+@click.command(
+    epilog=examples(
+        "flow run",
+        "flow run load_orders",
+        "flow run load_orders --module pipelines.py --param day=2026-01-31",
+        "flow run --format json --run-log sqlite://runs.db",
+    )
+)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_pipeline)
+@click.option(
+    "-p",
+    "--param",
+    "params",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A run parameter. Repeatable.",
+)
+@module_option
+@run_log_options
+@common_options
+def run(
+    *,
+    names: tuple[str, ...],
+    params: tuple[str, ...],
+    modules: tuple[str, ...],
+    run_log: Callable[[], RunLog],
+    output: str,
+) -> int:
+    """Run pipelines: those named, or all, each after those it depends on.
+
+    When one fails, those that depend on it are skipped and the others still run. Exit code 1
+    when a run failed, 2 when a declaration is wrong, 130 when cancelled.
+    """
+    parameters = _parameters(params)
+    project = load(modules)
+    refused = _refused(project)
+    chosen = _chosen(project, refused, names)
+    outcome = _Outcome()
+    if not names:
+        outcome.skipped |= {name: str(error) for name, error in refused.items()}
+    with _terminated_like_interrupted():
+        _run_all(chosen, project, parameters, run_log(), outcome, show=output == "text")
+    if output == "json":
+        say_json(outcome.to_dict())
+    elif len(chosen) > 1:
+        say(_summary(outcome))
+    _prepare_next_start(outcome)
+    if outcome.cancelled:
+        return _CANCELLED
+    if outcome.failed:
+        return min(error.exit_code for error in outcome.failed.values())
+    return _MISDECLARED if refused and not names else 0
+
+
+def _parameters(params: Sequence[str]) -> dict[str, str]:
+    parameters: dict[str, str] = {}
+    for text in params:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--param")
+        parameters[key] = value
+    return parameters
+
+
+def _refused(project: Project) -> dict[str, DeclarationError]:
+    """The pipelines that cannot run as declared, each with its reason."""
+    refused = {name: broken.error for name, broken in project.registry.broken.items()}
+    specs = {p.name: p.spec for p in project.pipelines}
+    for error in project.errors:
+        for name, spec in specs.items():
+            # Dependency errors are found after loading and know a pipeline by its place only.
+            if isinstance(error, UnknownName) and error.where == spec.location:
+                refused[name] = error
+            if isinstance(error, DependencyCycle) and name in _upstream(name, specs):
+                refused[name] = error
+    return refused
+
+
+def _upstream(name: str, specs: dict[str, PipelineSpec]) -> set[str]:
+    """All that a pipeline depends on, directly or not."""
+    found: set[str] = set()
+    waiting = list(specs[name].depends_on)
+    while waiting:
+        upstream = waiting.pop()
+        if upstream not in found:
+            found.add(upstream)
+            waiting += specs[upstream].depends_on if upstream in specs else ()
+    return found
+
+
+def _chosen(
+    project: Project, refused: dict[str, DeclarationError], names: Sequence[str]
+) -> list[PipelineSpec]:
+    for name in names:
+        if name in refused:
+            raise refused[name]
+        project.pipeline(name)
+    tell = warn if names else complain
+    for error in project.errors:
+        tell(str(error))
+    sound = run_order([p.spec for p in project.pipelines if p.name not in refused])
+    chosen = [spec for spec in sound if not names or spec.name in names]
+    if not chosen and not project.errors:
+        raise DeclarationError(
+            f"no pipeline is declared in {', '.join(project.modules)}",
+            fix="declare one with @ematix.pipeline",
+        )
+    return chosen
+
+
+def _run_all(
+    chosen: Sequence[PipelineSpec],
+    project: Project,
+    parameters: dict[str, str],
+    log: RunLog,
+    outcome: _Outcome,
+    *,
+    show: bool,
+) -> None:
+    from ematix_flow.run.batch import run_pipeline
+
+    specs = {p.name: p.spec for p in project.pipelines}
+    for spec in chosen:
+        bad = [
+            n
+            for n in sorted(_upstream(spec.name, specs))
+            if n in (outcome.failed | outcome.skipped)
+        ]
+        if outcome.cancelled or bad:
+            reason = f"{bad[0]} did not succeed" if bad else "cancelled"
+            outcome.skipped[spec.name] = reason
+            complain(f"{spec.name}: skipped, {reason}", as_="flow")
+            continue
+        try:
+            result = run_pipeline(
+                spec,
+                trigger="cli",
+                parameters=parameters,
+                run_log=log,
+                progress=sys.stderr.isatty(),
+            )
+        except EmatixError as error:
+            _note_failure(spec.name, error, outcome)
+        except KeyboardInterrupt:
+            _note_failure(spec.name, Cancelled("cancelled on request"), outcome)
+        except Exception as error:  # noqa: BLE001 - one pipeline's surprise must not stop the others
+            unexpected = EmatixError(f"unexpected {type(error).__name__}: {error}")
+            _note_failure(spec.name, unexpected.with_traceback(error.__traceback__), outcome)
+        else:
+            outcome.ran.append(result)
+            if show:
+                say(_line(result))
+
+
+def _note_failure(name: str, error: EmatixError, outcome: _Outcome) -> None:
+    import logging
+
+    outcome.failed[name] = error
+    outcome.cancelled = isinstance(error, Cancelled)
+    text = str(error)
+    complain(text if f"'{name}'" in text else f"pipeline '{name}': {text}")
+    if error.__traceback__ is not None:
+        # The screen shows it with --verbose only; the level of this line is what --verbose lowers.
+        logging.getLogger(__name__).info("pipeline %s failed", name, exc_info=error)
+
+
+def _line(result: RunResult) -> str:
+    counts = result.counts
+    parts = [f"{counted(counts.read, 'row')} read"]
+    for verb in ("inserted", "updated", "closed", "deleted", "unchanged", "rejected"):
+        number = getattr(counts, verb)
+        if number or verb == "inserted":
+            parts.append(f"{number:,} {verb}")
+    done = f"{result.pipeline} → {result.target}: {', '.join(parts)}"
+    return f"{done} in {took(result.seconds)} ({result.path}, run {result.run_id})"
+
+
+def _summary(outcome: _Outcome) -> str:
+    parts = [f"{counted(len(outcome.ran), 'pipeline')} succeeded"]
+    if outcome.failed:
+        parts.append(f"{len(outcome.failed)} failed")
+    if outcome.skipped:
+        parts.append(f"{len(outcome.skipped)} skipped")
+    return ", ".join(parts) + "."
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does: cancelled, cleaned up, recorded."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # only the main thread may do this
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _prepare_next_start(outcome: _Outcome) -> None:
+    """After the result is out, let the class archive be built for the next start."""
+    if all(result.path == "same_db" for result in outcome.ran):
+        return
+    from ematix_flow.engine.archive import build_archive_in_background
+
+    sys.stdout.flush()
+    build_archive_in_background()

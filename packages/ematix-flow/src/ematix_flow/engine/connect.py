@@ -1,0 +1,148 @@
+"""The Spark Connect engine: a session on a server reached by ``sc://``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.engine.failures import translate
+from ematix_flow.engine.gateway import quiet_loggers
+from ematix_flow.engine.jars import ensure_jars
+from ematix_flow.engine.protocol import Job, Progress
+from ematix_flow.engine.settings import EngineSettings, session_conf
+from ematix_flow.errors import EngineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
+
+
+class ConnectEngine:
+    """A session on a Spark Connect server, which itself is never stopped from here."""
+
+    kind = "spark-connect"
+
+    def __init__(self, spark: SparkSession, settings: EngineSettings) -> None:
+        self.settings = settings
+        self._spark = spark
+        self._running: dict[int, _ConnectJob] = {}
+        spark.registerProgressHandler(self._on_progress)  # type: ignore[arg-type]
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        return self._spark
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session has not been stopped."""
+        return not self._spark.is_stopped  # type: ignore[attr-defined]
+
+    def require_jars(self, names: Sequence[str]) -> None:
+        """Send the connector jars of these names to the server, for this session."""
+        jars = ensure_jars(names)
+        if not jars:
+            return
+        try:
+            self._spark.addArtifacts(*map(str, jars))
+        except Exception as error:
+            raise translate(error) from error
+
+    @contextlib.contextmanager
+    def job(self, description: str) -> Iterator[Job]:
+        """Tag all queries that this thread starts inside the block."""
+        tag = f"ematix-{uuid.uuid4().hex}"
+        job = _ConnectJob(self._spark, tag, description)
+        thread = threading.get_ident()
+        outer = self._running.get(thread)
+        self._running[thread] = job
+        self._spark.addTag(tag)
+        try:
+            yield job
+        except KeyboardInterrupt:
+            job.cancel()
+            raise
+        finally:
+            self._spark.removeTag(tag)
+            if outer is None:
+                del self._running[thread]
+            else:
+                self._running[thread] = outer
+
+    def cancel_all(self) -> None:
+        """Stop all running queries of this session."""
+        self._spark.interruptAll()
+
+    def stop(self) -> None:
+        """Close the session; the server goes on."""
+        with contextlib.suppress(Exception):
+            self._spark.stop()
+        os.environ.pop(_MODE_VARIABLE, None)
+
+    def _on_progress(
+        self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: Any, done: bool
+    ) -> None:
+        # Handlers run in the thread that waits for the query, so the thread tells the job.
+        job = self._running.get(threading.get_ident())
+        if job is not None:
+            job.note(list(stages or ()), str(operation_id), done)
+
+
+class _ConnectJob:
+    def __init__(self, spark: SparkSession, tag: str, description: str) -> None:
+        self._spark = spark
+        self._tag = tag
+        self.description = description
+        self._operations: dict[str, Progress] = {}
+
+    def cancel(self) -> None:
+        self._spark.interruptTag(self._tag)
+
+    def note(self, stages: list[Any], operation: str, done: bool) -> None:
+        tasks = sum(stage.num_tasks for stage in stages)
+        self._operations[operation] = Progress(
+            stages_done=len(stages) if done else sum(bool(stage.done) for stage in stages),
+            stages_total=len(stages),
+            tasks_done=tasks if done else sum(stage.num_completed_tasks for stage in stages),
+            tasks_total=tasks,
+            active=not done,
+        )
+
+    def progress(self) -> Progress:
+        seen = list(self._operations.values())
+        return Progress(
+            stages_done=sum(one.stages_done for one in seen),
+            stages_total=sum(one.stages_total for one in seen),
+            tasks_done=sum(one.tasks_done for one in seen),
+            tasks_total=sum(one.tasks_total for one in seen),
+            active=any(one.active for one in seen),
+        )
+
+
+def attach(settings: EngineSettings) -> ConnectEngine:
+    """Open a session on the server that ``settings.remote`` names."""
+    from pyspark import SparkContext
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    quiet_loggers()
+    if SparkContext._active_spark_context is not None:
+        raise EngineError(
+            "this process already has an in-process Spark session, and PySpark allows one kind",
+            fix="use Spark Connect from a process of its own",
+        )
+    # PySpark's functions look here to decide which kind of column to build.
+    os.environ[_MODE_VARIABLE] = "1"
+    try:
+        builder = RemoteSession.builder.remote(str(settings.remote))
+        spark = builder.appName(settings.app_name).create()
+        for key, value in session_conf(settings).items():
+            spark.conf.set(key, value)
+    except Exception as error:
+        os.environ.pop(_MODE_VARIABLE, None)
+        raise translate(error) from error
+    return ConnectEngine(spark, settings)  # type: ignore[arg-type]

@@ -1,0 +1,64 @@
+"""What an engine offers, whichever way it reaches Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the Spark work of one job has come. Totals grow while Spark plans on."""
+
+    stages_done: int = 0
+    stages_total: int = 0
+    tasks_done: int = 0
+    tasks_total: int = 0
+    active: bool = False
+
+
+class Job(Protocol):
+    """The Spark work that one thread starts inside ``with engine.job(...)``."""
+
+    @property
+    def description(self) -> str:
+        """What the job is, in words."""
+
+    def cancel(self) -> None:
+        """Stop its running Spark work; callable from any thread."""
+
+    def progress(self) -> Progress:
+        """How far it has come; callable from any thread."""
+
+
+class Engine(Protocol):
+    """A Spark session and the few things that differ between its kinds."""
+
+    @property
+    def kind(self) -> str:
+        """``spark`` or ``spark-connect``."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session can still be used."""
+
+    def require_jars(self, names: Sequence[str]) -> None:
+        """Make the connector jars of these names usable from now on."""
+
+    def job(self, description: str) -> AbstractContextManager[Job]:
+        """Mark all Spark work that this thread starts inside the block as one job."""
+
+    def cancel_all(self) -> None:
+        """Stop all running Spark work of this engine."""
+
+    def stop(self) -> None:
+        """Give back what the engine holds. A session made by the user stays up."""

@@ -1,0 +1,118 @@
+"""The one place that opens Spark: one engine per process, shared by all that ask alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from concurrent.futures import Future
+
+from ematix_flow.engine.protocol import Engine, Job, Progress
+from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.errors import EngineError
+
+__all__ = ["Engine", "Job", "Progress", "current_engine", "open_engine", "prepare_engine"]
+
+
+class _Process:
+    """What this process has open, or is about to open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._settings: EngineSettings | None = None
+        self._engine: Engine | None = None
+        self._coming: Future[Engine] | None = None
+
+    def open(self, settings: EngineSettings) -> Engine:
+        with self._lock:
+            self._receive()
+            if self._engine is not None and self._engine.alive:
+                if self._settings == settings:
+                    return self._engine
+                if self._settings is not None and _differ_in_jars_only(self._settings, settings):
+                    self._engine.require_jars(settings.jars)
+                    return self._engine
+                if _is_busy(self._engine):
+                    raise EngineError(
+                        "Spark is running with other settings and is busy",
+                        fix="wait for the other run, or use the same engine settings for both",
+                    )
+            self._close()
+            self._engine = _open(settings)
+            self._settings = settings
+            return self._engine
+
+    def prepare(self, settings: EngineSettings) -> None:
+        with self._lock:
+            if self._engine is not None or self._coming is not None:
+                return
+            coming: Future[Engine] = Future()
+            self._coming, self._settings = coming, settings
+
+        def run() -> None:
+            try:
+                coming.set_result(_open(settings))
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                coming.set_exception(error)
+
+        threading.Thread(target=run, name="ematix-engine-start", daemon=True).start()
+
+    def current(self) -> Engine | None:
+        with self._lock:
+            return self._engine if self._engine is not None and self._engine.alive else None
+
+    def _receive(self) -> None:
+        if self._coming is not None:
+            coming, self._coming = self._coming, None
+            self._engine = coming.result()
+
+    def _close(self) -> None:
+        if self._engine is not None:
+            engine, self._engine = self._engine, None
+            engine.stop()
+
+
+_process = _Process()
+
+
+def open_engine(settings: EngineSettings) -> Engine:
+    """The engine for these settings: the running one if it is the same, else a new one.
+
+    Jars never make a difference: the running engine is given those it lacks.
+    A session that the user made (in a notebook, say) is used as it is and never stopped. An
+    idle engine of ours with other settings is stopped and replaced; a busy one is an error.
+    """
+    return _process.open(settings)
+
+
+def prepare_engine(settings: EngineSettings) -> None:
+    """Begin opening in the background; ``open_engine`` then waits for it.
+
+    Starting Spark mostly waits for the JVM, so whoever has other work to do first, such as
+    loading a project, gets the start almost for nothing.
+    """
+    _process.prepare(settings)
+
+
+def current_engine() -> Engine | None:
+    """The open engine of this process, if there is one."""
+    return _process.current()
+
+
+def _open(settings: EngineSettings) -> Engine:
+    if settings.remote is not None:
+        from ematix_flow.engine.connect import attach
+
+        return attach(settings)
+    from ematix_flow.engine.classic import adopt, launch
+
+    return adopt(settings) or launch(settings)
+
+
+def _differ_in_jars_only(one: EngineSettings, other: EngineSettings) -> bool:
+    return dataclasses.replace(one, jars=()) == dataclasses.replace(other, jars=())
+
+
+def _is_busy(engine: Engine) -> bool:
+    from ematix_flow.engine.classic import ClassicEngine
+
+    return isinstance(engine, ClassicEngine) and engine.is_busy

@@ -1,0 +1,204 @@
+"""Every error this package raises on purpose, in one file, standard library only.
+
+    EmatixError                  one sentence: what is wrong, where, how to fix it
+    ├─ DeclarationError          the user's file is wrong; carries file and line
+    │  ├─ DuplicateName
+    │  ├─ UnknownName
+    │  ├─ DependencyCycle
+    │  └─ ProjectErrors          several of these in one report
+    ├─ ConfigError               settings, connections, secrets
+    │  ├─ UnknownConnection
+    │  ├─ MissingSecret
+    │  └─ MissingExtra
+    ├─ Unsupported               this backend cannot do this
+    │  └─ NotAvailableYet        no backend can, in this version
+    ├─ DataError                 the rows or columns are wrong; nothing was written
+    │  ├─ SchemaDrift
+    │  ├─ BadValue
+    │  └─ EmptySource
+    ├─ BackendError              a database, file system or broker refused
+    │  ├─ Transient              worth another try
+    │  └─ Permanent              not worth another try
+    ├─ EngineError               Spark, its JVM or a Python worker failed
+    └─ RunError                  the run itself
+       ├─ Fenced                 a newer run of the same pipeline took over
+       └─ Cancelled
+
+Fields come first and the message is built from them, so that errors survive pickling on
+their way back from Spark's Python workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, order=True)
+class SourceLocation:
+    """A place in the user's own code."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class EmatixError(Exception):
+    """Base of the tree. ``str()`` is one sentence a user can act on."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, fix: str = "", where: SourceLocation | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.fix = fix
+        self.where = where
+
+    def __str__(self) -> str:
+        text = self.what if self.where is None else f"{self.where}: {self.what}"
+        text = " ".join(text.split())
+        if not self.fix:
+            return text
+        return f"{text.rstrip('.')}; {' '.join(self.fix.split())}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.__dict__.copy()))
+
+
+def _rebuild(kind: type[EmatixError], state: dict[str, Any]) -> EmatixError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, state["what"])
+    error.__dict__.update(state)
+    return error
+
+
+class DeclarationError(EmatixError):
+    """A declaration in the user's file is wrong."""
+
+    exit_code = 2
+
+
+class DuplicateName(DeclarationError):
+    """Two declarations share one name."""
+
+
+class UnknownName(DeclarationError):
+    """A keyword, option or name that does not exist."""
+
+
+class DependencyCycle(DeclarationError):
+    """``depends_on`` leads back to where it started."""
+
+
+class ProjectErrors(DeclarationError):
+    """All that is wrong in a project, in one report."""
+
+    def __init__(self, errors: Sequence[DeclarationError]) -> None:
+        self.errors = tuple(errors)
+        count = "1 error" if len(self.errors) == 1 else f"{len(self.errors)} errors"
+        super().__init__(f"{count} in the project: " + " | ".join(str(e) for e in self.errors))
+
+
+class ConfigError(EmatixError):
+    """A setting, a connection or a file of settings is wrong."""
+
+    exit_code = 2
+
+
+class UnknownConnection(ConfigError):
+    """No source of connections knows this name."""
+
+
+class MissingSecret(ConfigError):
+    """A ``${…}`` reference could not be resolved."""
+
+
+class MissingExtra(ConfigError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        self.feature = feature
+        self.extra = extra
+        super().__init__(
+            f"{feature} needs packages that are not installed",
+            fix=f'install them with: pip install "ematix-flow[{extra}]"',
+        )
+
+
+class Unsupported(EmatixError):
+    """A backend cannot do what was asked, known before any data moves."""
+
+    exit_code = 2
+
+
+class NotAvailableYet(Unsupported):
+    """A declared feature that this version validates but does not execute."""
+
+    def __init__(self, feature: str, *, where: SourceLocation | None = None) -> None:
+        self.feature = feature
+        super().__init__(
+            f"{feature} is not available yet in this version",
+            fix="remove it to run the pipeline now",
+            where=where,
+        )
+
+
+class DataError(EmatixError):
+    """The rows or their columns are wrong. Nothing was written."""
+
+
+class SchemaDrift(DataError):
+    """The target table differs from its declaration."""
+
+    def __init__(self, table: str, differences: Sequence[str], *, fix: str) -> None:
+        self.table = table
+        self.differences = tuple(differences)
+        super().__init__(
+            f"table {table} differs from its declaration: {'; '.join(self.differences)}",
+            fix=fix,
+        )
+
+
+class BadValue(DataError):
+    """A value that the declared column cannot hold."""
+
+
+class EmptySource(DataError):
+    """The source has no rows where that would empty the target."""
+
+
+class BackendError(EmatixError):
+    """A database, file system or broker refused; ``connection`` says which."""
+
+    def __init__(self, what: str, *, connection: str, fix: str = "") -> None:
+        self.connection = connection
+        super().__init__(f"connection {connection!r}: {what}", fix=fix)
+
+
+class Transient(BackendError):
+    """Another try may succeed: a lost connection, a lock, a restart."""
+
+
+class Permanent(BackendError):
+    """Another try would fail the same way: a wrong password, a missing table."""
+
+
+class EngineError(EmatixError):
+    """Spark, its JVM or one of its Python workers failed."""
+
+
+class RunError(EmatixError):
+    """The run itself could not go on."""
+
+
+class Fenced(RunError):
+    """A newer run of the same pipeline took over; this one may not commit."""
+
+
+class Cancelled(RunError):
+    """The run was stopped on request; nothing was written."""
+
+    exit_code = 130

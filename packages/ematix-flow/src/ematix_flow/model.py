@@ -1,0 +1,164 @@
+"""What declarations become: frozen data with file and line. Nothing here executes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ematix_flow.errors import SourceLocation
+from ematix_flow.normalize import Normalizer
+from ematix_flow.types import ColumnType
+
+RUN_ID_COLUMN = "_run_id"
+LOADED_AT_COLUMN = "_loaded_at"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One declared column."""
+
+    type: ColumnType
+    nullable: bool = True
+    primary_key: bool = False
+    name: str = ""
+    normalizers: tuple[Normalizer, ...] = ()
+
+    def to_spec(self) -> dict[str, Any]:
+        """The column as plain data."""
+        return {
+            "name": self.name,
+            "type": self.type.to_spec(),
+            "nullable": self.nullable,
+            "primary_key": self.primary_key,
+        }
+
+
+@dataclass(frozen=True)
+class TableName:
+    """A table's schema and name; a backend decides how they are spelled."""
+
+    schema: str | None
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}" if self.schema else self.name
+
+
+@dataclass(frozen=True)
+class Table:
+    """A declared table."""
+
+    name: TableName
+    columns: tuple[Column, ...]
+    natural_keys: tuple[tuple[str, ...], ...] = ()
+    unique_constraints: tuple[tuple[str, ...], ...] = ()
+    merge_keys: tuple[str, ...] = ()
+    doc: str = ""
+    location: SourceLocation | None = None
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The declared columns, in order."""
+        return tuple(c.name for c in self.columns)
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The columns marked ``pk()``, in order."""
+        return tuple(c.name for c in self.columns if c.primary_key)
+
+    @property
+    def unique_groups(self) -> tuple[tuple[str, ...], ...]:
+        """Every group of columns that must be unique together, the primary key aside."""
+        return tuple(dict.fromkeys((*self.natural_keys, *self.unique_constraints)))
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How an object store writes and reads its files; unset means the format's default."""
+
+    parquet_compression: str | None = None
+    csv_delimiter: str | None = None
+    csv_header: bool | None = None
+    csv_quote: str | None = None
+    csv_escape: str | None = None
+    csv_null_value: str | None = None
+    csv_read_options: Mapping[str, Any] | None = None
+    json_read_options: Mapping[str, Any] | None = None
+
+    def set_fields(self) -> dict[str, Any]:
+        """The options that are set."""
+        return {k: v for k, v in self.__dict__.items() if v is not None}
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """Where a pipeline's rows land."""
+
+    table: Table
+    connection: str
+    mode: str
+    prefix: str | None = None
+    files: FileOptions = field(default_factory=FileOptions)
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How rows land: everything ``.sync(**overrides)`` may change for one run."""
+
+    keys: tuple[str, ...] | None = None
+    update_columns: tuple[str, ...] | None = None
+    compare_columns: tuple[str, ...] | None = None
+    event_timestamp_column: str | None = None
+    handle_deletes: str | None = None
+    soft_delete_column: str = "deleted_at"
+    max_delete_fraction: float = 0.5
+    delete_when: str | None = None
+    duplicate_keys: str = "error"
+    order_by: str | None = None
+    ttl_seconds: float | None = None
+    incremental: bool = False
+    watermark_column: str | None = None
+    lookback: object | None = None
+    null_watermark: str = "error"
+    on_drift: str = "error"
+    allow: tuple[str, ...] = ()
+    allow_empty: bool = False
+    force_path: str | None = None
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often and how far apart a failed run is tried again."""
+
+    max_attempts: int = 1
+    backoff_seconds: float = 0.0
+    backoff_factor: float = 1.0
+    max_backoff_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class PipelineSpec:
+    """A declared pipeline: the data behind the object that ``@ematix.pipeline`` returns."""
+
+    name: str
+    function: Callable[..., Any]
+    targets: tuple[TargetSpec, ...]
+    location: SourceLocation
+    source_connection: str | None = None
+    source_table: str | None = None
+    column_map: Mapping[str, str] = field(default_factory=dict)
+    transform_sql: str | None = None
+    options: LoadOptions = field(default_factory=LoadOptions)
+    schedule: str | None = None
+    timezone: str | None = None
+    depends_on: tuple[str, ...] = ()
+    retry: RetryPolicy | None = None
+    upstream_freshness_secs: int | None = None
+    not_yet: tuple[str, ...] = ()
+    doc: str = ""
+
+    @property
+    def source(self) -> str:
+        """The name of the connection that is read."""
+        return self.source_connection or self.targets[0].connection

@@ -1,0 +1,1 @@
+"""What happens when a pipeline runs, and the record of it."""

@@ -1,0 +1,90 @@
+"""Calls a pipeline's function with what it asks for, and checks what it returns."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.declaring import function_shape
+from ematix_flow.errors import DataError, EmatixError, RunError, SourceLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ematix_flow.model import PipelineSpec
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a pipeline function may know of its run, as ``run``."""
+
+    id: str
+    slot: datetime | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    last_watermark: object | None = None
+
+
+def call_function(
+    spec: PipelineSpec, givers: Mapping[str, Callable[[], Any]]
+) -> str | DataFrame | None:
+    """Run the function; each argument is made only if the function asks for it."""
+    arguments = {name: givers[role]() for name, role in function_shape(spec.function).parameters}
+    try:
+        returned = spec.function(**arguments)
+        if inspect.iscoroutine(returned):
+            returned = asyncio.run(returned)
+    except EmatixError:
+        raise
+    except Exception as error:
+        frame = _user_frame(error, spec)
+        raise RunError(
+            f"the function of pipeline {spec.name!r} raised {type(error).__name__}: {error}",
+            fix="correct the function",
+            where=frame,
+        ) from error
+    return _checked(spec, returned)
+
+
+def _user_frame(error: Exception, spec: PipelineSpec) -> SourceLocation:
+    file = inspect.getsourcefile(spec.function)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return SourceLocation(frames[-1].filename, frames[-1].lineno or 0) if frames else spec.location
+
+
+def _checked(spec: PipelineSpec, returned: Any) -> str | DataFrame | None:
+    if returned is None:
+        if spec.source_table is None:
+            raise DataError(
+                f"the function of pipeline {spec.name!r} returned nothing and there is no "
+                "source_table=",
+                fix="return SQL or a Spark DataFrame, or give source_table=",
+                where=spec.location,
+            )
+        return None
+    if spec.source_table is not None:
+        raise DataError(
+            f"pipeline {spec.name!r} has source_table= and its function returned something too",
+            fix="keep one of them",
+            where=spec.location,
+        )
+    if isinstance(returned, str):
+        if not returned.strip():
+            raise DataError(
+                f"the function of pipeline {spec.name!r} returned an empty text",
+                fix="return a SELECT",
+                where=spec.location,
+            )
+        return returned
+    if hasattr(returned, "selectExpr") and hasattr(returned, "schema"):
+        frame: DataFrame = returned
+        return frame
+    raise DataError(
+        f"the function of pipeline {spec.name!r} returned a {type(returned).__name__}",
+        fix="return SQL, a Spark DataFrame, or nothing with source_table=",
+        where=spec.location,
+    )

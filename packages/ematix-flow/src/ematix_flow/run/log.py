@@ -1,0 +1,253 @@
+"""The run log: one history of every run, however it was started.
+
+``open_run_log`` finds the log that is configured; by default a SQLite file in the user's own
+folder. A log that cannot be written never stops a run: it is replaced, with a warning, by one
+that forgets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from ematix_flow import config
+from ematix_flow.connections import nearest
+from ematix_flow.errors import ConfigError, NotAvailableYet, UnknownName
+from ematix_flow.redaction import redact_text
+from ematix_flow.run.records import STATUSES, RunRecord, effective_status, utc_now
+from ematix_flow.secrets import expand
+
+logger = logging.getLogger(__name__)
+
+Records: TypeAlias = list[RunRecord]
+
+_LATER_SCHEMES = (
+    "azure",
+    "duckdb",
+    "gcs",
+    "gs",
+    "mariadb",
+    "mysql",
+    "postgres",
+    "postgresql",
+    "s3",
+)
+
+
+class RunLog(Protocol):
+    """Where runs are recorded. Every method may be called from several threads."""
+
+    def begin(self, record: RunRecord) -> None:
+        """Record a run that has started."""
+
+    def heartbeat(self, run_id: str) -> None:
+        """Say that a run is still alive."""
+
+    def finish(self, record: RunRecord) -> None:
+        """Record how a run ended. The first word stands, unless it was ``lost``."""
+
+    def list(
+        self, *, pipeline: str | None = None, status: str | None = None, limit: int = 50
+    ) -> Records:
+        """The latest records, newest first; ``status`` is the one shown, so ``lost`` works."""
+
+    def get(self, run_id: str) -> Records:
+        """The records of one run, given by its id or the beginning of it."""
+
+    def running(self, pipeline: str) -> Records:
+        """The records of a pipeline that say ``running``, dead or alive."""
+
+    def last(self, pipeline: str) -> RunRecord | None:
+        """The latest record of a pipeline."""
+
+    def close(self) -> None:
+        """Give back files."""
+
+
+def open_run_log(url: str | None = None) -> RunLog:
+    """The run log at ``url``, or the one that the environment or the project configures."""
+    chosen = (
+        url
+        or config.setting("RUN_LOG_URL")
+        or config.setting("RUN_LOG_PATH")
+        or config.project_settings().run_log
+        or str(config.home() / "run_log.db")
+    )
+    chosen = expand(chosen)
+    scheme, separator, rest = chosen.partition("://")
+    if not separator:
+        path = chosen
+    elif scheme == "memory":
+        return _process_log()
+    elif scheme in ("sqlite", "file"):
+        path = "/" + rest.lstrip("/") if rest.startswith("/") else rest
+    elif scheme in _LATER_SCHEMES:
+        raise NotAvailableYet(f"a run log at {scheme}://")
+    else:
+        known = ("sqlite", "memory", *_LATER_SCHEMES)
+        raise ConfigError(
+            f"a run log cannot be at {scheme}://",
+            fix=f"{nearest(scheme, known)} For a file write sqlite://path/to/run_log.db",
+        )
+    if not path:
+        raise ConfigError("the run log has no path", fix="write sqlite://path/to/run_log.db")
+    return _open_file(Path(path).expanduser())
+
+
+def _open_file(path: Path) -> RunLog:
+    import sqlite3
+
+    from ematix_flow.run.sqlite_log import SqliteRunLog
+
+    try:
+        return SqliteRunLog(path)
+    except (OSError, sqlite3.Error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        warn_of_lost_records(
+            f"the run log {path} cannot be written ({reason}); this run will not be recorded"
+        )
+        return NullRunLog()
+
+
+def warn_of_lost_records(text: str) -> None:
+    """Tell the caller, and the log, that runs go unrecorded."""
+    safe = redact_text(text)
+    logger.info(safe)
+    warnings.warn(safe, stacklevel=4)
+
+
+class NullRunLog:
+    """Forgets everything: ``--no-run-log``, or a log that could not be opened."""
+
+    def begin(self, record: RunRecord) -> None:
+        """Forget it."""
+
+    def heartbeat(self, run_id: str) -> None:
+        """Forget it."""
+
+    def finish(self, record: RunRecord) -> None:
+        """Forget it."""
+
+    def list(
+        self,
+        *,
+        pipeline: str | None = None,
+        status: str | None = None,
+        limit: int = 50,
+    ) -> Records:
+        """Nothing."""
+        return []
+
+    def get(self, run_id: str) -> Records:
+        """Nothing."""
+        return []
+
+    def running(self, pipeline: str) -> Records:
+        """Nothing."""
+        return []
+
+    def last(self, pipeline: str) -> RunRecord | None:
+        """Nothing."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@functools.cache
+def _process_log() -> MemoryRunLog:
+    """``memory://`` is one log per process, so that all its runs share one history."""
+    return MemoryRunLog()
+
+
+class MemoryRunLog:
+    """Keeps records for the life of the process."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[str, str, str], RunRecord] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, record: RunRecord) -> None:
+        """Record a run that has started."""
+        with self._lock:
+            self._records[_key(record)] = record
+
+    def heartbeat(self, run_id: str) -> None:
+        """Say that a run is still alive."""
+        with self._lock:
+            for key, held in self._records.items():
+                if held.run_id == run_id and held.status == "running":
+                    self._records[key] = dataclasses.replace(held, heartbeat_at=utc_now())
+
+    def finish(self, record: RunRecord) -> None:
+        """Record how a run ended."""
+        with self._lock:
+            held = self._records.get(_key(record))
+            if held is None or held.status in ("running", "lost"):
+                self._records[_key(record)] = record
+
+    def list(
+        self, *, pipeline: str | None = None, status: str | None = None, limit: int = 50
+    ) -> Records:
+        """The latest records, newest first."""
+        check_filter(status, limit)
+        now = utc_now()
+        found = [
+            r
+            for r in self._newest_first()
+            if pipeline in (None, r.pipeline) and status in (None, effective_status(r, now))
+        ]
+        return found[:limit]
+
+    def get(self, run_id: str) -> Records:
+        """The records of one run."""
+        found = [r for r in reversed(self._newest_first()) if r.run_id.startswith(run_id)]
+        return only_one_run(run_id, found)
+
+    def running(self, pipeline: str) -> Records:
+        """The records of a pipeline that say ``running``."""
+        held = self._newest_first()
+        return [r for r in held if r.pipeline == pipeline and r.status == "running"]
+
+    def last(self, pipeline: str) -> RunRecord | None:
+        """The latest record of a pipeline."""
+        return next((r for r in self._newest_first() if r.pipeline == pipeline), None)
+
+    def close(self) -> None:
+        """Keep the records: the next one to open ``memory://`` reads them."""
+
+    def _newest_first(self) -> Sequence[RunRecord]:
+        with self._lock:
+            held = list(self._records.values())[::-1]
+        return sorted(held, key=lambda r: r.started_at, reverse=True)
+
+
+def _key(record: RunRecord) -> tuple[str, str, str]:
+    return record.run_id, record.target, record.step
+
+
+def check_filter(status: str | None, limit: int) -> None:
+    """Refuse a filter that no record could pass."""
+    if status is not None and status not in STATUSES:
+        raise UnknownName(f"no run has status {status!r}", fix=nearest(status, STATUSES))
+    if limit < 1:
+        raise ConfigError(f"a limit of {limit} runs shows nothing", fix="use 1 or more")
+
+
+def only_one_run(given: str, found: Records) -> Records:
+    """The records found for an id or the beginning of one, if they are of one run."""
+    exact = [r for r in found if r.run_id == given]
+    ids = sorted({r.run_id for r in exact or found})
+    if len(ids) > 1:
+        shown = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")  # noqa: PLR2004 - enough to choose from
+        raise UnknownName(
+            f"{len(ids)} runs have an id that starts with {given!r}: {shown}",
+            fix="give more of the id",
+        )
+    return exact or found

@@ -1,0 +1,75 @@
+"""``preview``: source, target, path and reason, DDL and steps; no rows read, nothing written."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from ematix_flow.model import PipelineSpec
+from ematix_flow.run.batch import new_run_id, the_engine
+from ematix_flow.run.function import RunInfo
+from ematix_flow.run.plan import Plan, planned
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a run would do."""
+
+    pipeline: str
+    schedule: str | None
+    mode: str
+    source_connection: str
+    source_info: dict[str, Any]
+    source_sql: str
+    target: str
+    target_connection: str
+    target_info: dict[str, Any]
+    path: str
+    path_reason: str
+    columns: list[dict[str, Any]]
+    ddl: list[str]
+    steps: list[str]
+    notes: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return dataclasses.asdict(self)
+
+
+def preview_pipeline(spec: PipelineSpec) -> Preview:
+    """Plan the pipeline and stop there."""
+    with planned(spec, RunInfo(id=new_run_id()), engine=the_engine) as plan:
+        return _shown(plan)
+
+
+def _shown(plan: Plan) -> Preview:
+    if plan.same_db_select is not None:
+        incoming = f"this query: {plan.same_db_select}"
+    else:
+        incoming = "the rows that Spark has read, normalized and staged"
+    return Preview(
+        pipeline=plan.spec.name,
+        schedule=plan.spec.schedule,
+        mode=plan.target.mode,
+        source_connection=plan.source.name,
+        source_info=plan.source.connection.shown() | {"kind": plan.source.kind},
+        source_sql=plan.query.sql if plan.query else "a Spark DataFrame",
+        target=plan.sink.locate(plan.target.table.name, plan.target.prefix),
+        target_connection=plan.sink.name,
+        target_info=plan.sink.connection.shown() | {"kind": plan.sink.kind},
+        path=plan.path,
+        path_reason=plan.path_reason,
+        columns=[
+            {
+                "name": c.column.name,
+                "type": str(c.column.type),
+                "source_type": str(c.source_type) if c.source_type else None,
+                "expression": c.normalized,
+            }
+            for c in plan.columns
+        ],
+        ddl=plan.sink.ddl(plan.load),
+        steps=plan.sink.steps_sql(plan.load, incoming),
+        notes=list(plan.notes),
+    )

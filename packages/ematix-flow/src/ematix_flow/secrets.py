@@ -1,0 +1,136 @@
+"""``${…}`` references and the resolvers behind them.
+
+``${NAME}`` and ``${NAME:-default}`` read the environment, ``${file:PATH}`` a file,
+``${aws:NAME#FIELD}`` AWS Secrets Manager. References are resolved at use time only, and every
+resolved value is remembered for redaction.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ematix_flow.errors import ConfigError, MissingExtra, MissingSecret
+from ematix_flow.redaction import remember_secret, remember_url_password
+
+_REFERENCE = re.compile(r"(?P<escape>\$)?\$\{(?P<body>[^}]*)\}")
+_VARIABLE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?", re.DOTALL)
+
+
+class Resolver(Protocol):
+    """Turns what stands behind a prefix into the secret's value."""
+
+    def resolve(self, reference: str) -> str:
+        """The value of ``reference``, or ``MissingSecret``."""
+
+
+@dataclass(frozen=True)
+class FileResolver:
+    """``${file:/run/secrets/password}``: the file's text without its last line break."""
+
+    def resolve(self, reference: str) -> str:
+        """Read the file."""
+        try:
+            return Path(reference).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not UTF-8 text"
+            raise MissingSecret(
+                f"cannot read the secret file {reference}: {reason}",
+                fix="check the path and its permissions",
+            ) from error
+
+
+@dataclass(frozen=True)
+class AwsSecretsManagerResolver:
+    """``${aws:name#field}``: a secret, or one field of a JSON secret."""
+
+    client: Any = None
+
+    def resolve(self, reference: str) -> str:
+        """Ask AWS Secrets Manager."""
+        name, _, wanted = reference.partition("#")
+        value = self._fetch(name)
+        if not wanted:
+            return value
+        try:
+            return str(json.loads(value)[wanted])
+        except (ValueError, KeyError, TypeError) as error:
+            raise MissingSecret(
+                f"the AWS secret {name!r} has no field {wanted!r}",
+                fix="check the part after # in the reference",
+            ) from error
+
+    def _fetch(self, name: str) -> str:
+        try:
+            import boto3
+            from botocore.exceptions import BotoCoreError, ClientError
+        except ImportError as error:
+            raise MissingExtra("a ${aws:…} reference", "secrets-aws") from error
+        try:
+            client = self.client or boto3.client("secretsmanager")
+            return str(client.get_secret_value(SecretId=name)["SecretString"])
+        except (BotoCoreError, ClientError, KeyError) as error:
+            raise MissingSecret(
+                f"cannot read the AWS secret {name!r}: {error}",
+                fix="check its name, the region and your AWS credentials",
+            ) from error
+
+
+_resolvers: dict[str, Callable[[], Resolver]] = {
+    "file": FileResolver,
+    "aws": AwsSecretsManagerResolver,
+}
+
+
+def register_resolver(prefix: str, resolver: Resolver) -> None:
+    """Serve ``${prefix:…}`` references with ``resolver``."""
+    _resolvers[prefix] = lambda: resolver
+
+
+def unregister_resolver(prefix: str) -> None:
+    """Forget the resolver behind a prefix."""
+    _resolvers.pop(prefix, None)
+
+
+def resolve_reference(reference: str) -> str:
+    """The value of one reference, written without its ``${`` and ``}``."""
+    variable = _VARIABLE.fullmatch(reference)
+    if variable:
+        value = os.environ.get(variable["name"])
+        # As in a shell, ":-" also replaces an empty value.
+        if not value and variable["default"] is not None:
+            value = variable["default"]
+        if value is None:
+            raise MissingSecret(
+                f"environment variable {variable['name']} is not set",
+                fix=f"export {variable['name']}=… or give a default with "
+                f"${{{variable['name']}:-…}}",
+            )
+    else:
+        prefix, colon, rest = reference.partition(":")
+        if not colon or prefix not in _resolvers:
+            known = ", ".join(f"${{{p}:…}}" for p in sorted(_resolvers))
+            raise ConfigError(
+                f"${{{reference}}} is not a reference this version understands",
+                fix=f"use ${{VAR}}, ${{VAR:-default}} or one of {known}",
+            )
+        value = _resolvers[prefix]().resolve(rest)
+        remember_secret(value)
+    remember_url_password(value)
+    return value
+
+
+def expand(value: str) -> str:
+    """The text with every ``${…}`` reference replaced; ``$${`` stands for a plain ``${``."""
+
+    def replace(match: re.Match[str]) -> str:
+        if match["escape"]:
+            return match[0][1:]
+        return resolve_reference(match["body"])
+
+    return _REFERENCE.sub(replace, value)

@@ -1,0 +1,1 @@
+"""SQL built and read with sqlglot: identifiers, normalizers, assignment of types."""

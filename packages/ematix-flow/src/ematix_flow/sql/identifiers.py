@@ -1,0 +1,58 @@
+"""Identifiers and whole statements, always quoted, in any dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError
+
+from ematix_flow.errors import DataError
+from ematix_flow.model import TableName
+
+
+@lru_cache(maxsize=4096)
+def quoted(name: str, dialect: str) -> str:
+    """One identifier."""
+    return exp.to_identifier(name, quoted=True).sql(dialect=dialect)
+
+
+def column(name: str) -> exp.Column:
+    """A quoted column reference."""
+    return exp.column(exp.to_identifier(name, quoted=True))
+
+
+def column_list(names: Sequence[str], dialect: str) -> str:
+    """Quoted names, separated by commas."""
+    return ", ".join(quoted(n, dialect) for n in names)
+
+
+def split_name(text: str, dialect: str) -> TableName:
+    """A table as a user names it: ``schema.table``, either part quoted or not."""
+    try:
+        table = exp.to_table(text, dialect=dialect)
+    except SqlglotError as error:
+        raise DataError(
+            f"{text!r} is not the name of a table", fix='write "schema.table"'
+        ) from error
+    return TableName(table.db or None, table.name)
+
+
+def parse_query(sql: str, dialect: str) -> exp.Query:
+    """A user's query, or the reason why it is none."""
+    try:
+        parsed = parse_one(sql, dialect=dialect)
+    except SqlglotError as error:
+        first = str(error).splitlines()[0]
+        raise DataError(f"the source SQL cannot be read: {first}", fix="correct the SQL") from error
+    if not isinstance(parsed, exp.Query):
+        raise DataError(
+            f"the source SQL is a {parsed.key.upper()}, not a query", fix="return a SELECT"
+        )
+    return parsed
+
+
+def bare(sql: str) -> str:
+    """A query without the semicolon and blanks at its end, to stand inside another."""
+    return sql.strip().rstrip(";").rstrip()

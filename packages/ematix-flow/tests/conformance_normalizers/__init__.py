@@ -1,0 +1,1 @@
+"""Every compiled normalizer equals its plain-Python meaning, in every engine."""

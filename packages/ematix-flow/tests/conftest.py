@@ -1,0 +1,48 @@
+"""What every test shares: one Spark engine, a private home, a private registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ematix_flow.registry import Registry, isolated_registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ematix_flow.engine.session import Engine
+
+
+@pytest.fixture(autouse=True)
+def private_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own, so that no test sees or touches the user's."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("EMATIX_FLOW_HOME", str(home))
+    return home
+
+
+@pytest.fixture(autouse=True)
+def registry() -> Iterator[Registry]:
+    """A registry of its own."""
+    with isolated_registry() as held:
+        yield held
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """The one Spark engine of the whole session, with every connector on its class path."""
+    from ematix_flow.engine.session import open_engine
+    from ematix_flow.engine.settings import derive
+
+    opened = open_engine(derive(jars=("postgres",)))
+    yield opened
+    opened.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(engine: Engine) -> SparkSession:
+    """The session of that engine."""
+    return engine.spark
