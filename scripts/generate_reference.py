@@ -27,9 +27,10 @@ from ematix_flow.redaction import is_secret_field
 from ematix_flow.registry import isolated_registry
 from ematix_flow.sql.spark import spark_ddl
 
-sys.path.insert(0, str(Path(__file__).parent))
+# Run as a file, Python would look beside it only.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from reference_texts import (
+from scripts.reference_texts import (
     FIELDS,
     NO_EFFECT_YET,
     OPTIONS,
@@ -141,13 +142,16 @@ def column_types() -> str:
     rows = []
     for sample in _sample_types():
         stored = [code(held[k].stored_type(sample)) for k in databases]
-        rows.append((code(sample), sentence(type(sample)), *stored, code(spark_ddl(sample))))
-    headings = ("declared", "holds", *(PRODUCTS[k] for k in databases), "Parquet, ORC (Spark)")
+        rows.append((code(sample), *stored, code(spark_ddl(sample))))
+    headings = ("declared", *(PRODUCTS[k] for k in databases), "Parquet, ORC (Spark)")
+    meanings = [(code(sample), sentence(type(sample))) for sample in _sample_types()]
     return page(
         "Column types",
         "Import them from `ematix_flow`. `T | None`, or the marker `nullable()`, allows NULL;"
         " without it the column is NOT NULL. How values that differ between databases are treated"
         " is explained in [Types](../concepts/types.md).",
+        table(("declared", "holds"), meanings),
+        "## How each is stored",
         table(headings, rows),
     )
 
@@ -220,7 +224,8 @@ def pipeline_options() -> str:
         "Pipeline options",
         "All are keywords of `@ematix.pipeline(…)`; `@ematix.job` is the same. Every option is"
         " checked when it is declared. One that this version cannot execute makes a run fail with"
-        " `NotAvailableYet` before any row moves: nothing is ignored silently.",
+        " `NotAvailableYet` before any row moves. One that only modifies such a feature is kept and"
+        " has no effect until then.",
         table(("option", "default", "meaning", "executed in this version?"), rows),
         "## Modes",
         modes,
@@ -307,7 +312,7 @@ def settings() -> str:
     )
 
 
-def support() -> str:
+def support(*, short: bool = False) -> str:
     """What each kind of connection can do, from the capabilities its backend declares."""
     modes = {"append": "insert", "truncate": "replace"}
     rows = []
@@ -322,8 +327,11 @@ def support() -> str:
                 YES if can.same_database else NO,
             )
         )
-    for kind in sorted(set(CONNECTION_CLASSES) - set(_backend_classes())):
-        rows.append((PRODUCTS[kind], code(kind), *[LATER] * 3, NO))
+    later = sorted(set(CONNECTION_CLASSES) - set(_backend_classes()))
+    if short:
+        rows.append(("all others", ", ".join(code(k) for k in later), *[LATER] * 3, NO))
+    else:
+        rows += [(PRODUCTS[k], code(k), *[LATER] * 3, NO) for k in later]
     headings = ("", "kind", "source", *modes, "without Spark inside one database")
     return table(headings, rows)
 
@@ -342,7 +350,7 @@ def readme() -> str:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     before, _, rest = text.partition(SUPPORT_START)
     _, _, after = rest.partition(SUPPORT_END)
-    return f"{before}{SUPPORT_START}\n\n{support()}\n\n{SUPPORT_END}{after}"
+    return f"{before}{SUPPORT_START}\n\n{support(short=True)}\n\n{SUPPORT_END}{after}"
 
 
 def _backend_classes() -> dict[str, type[Backend]]:

@@ -22,15 +22,15 @@ PRODUCTS = {
     "sqlite": "SQLite",
 }
 
-_SCHEDULED = "kept; there is no scheduler yet"
+_SCHEDULED = "there is no scheduler yet"
 _MERGE = "no effect before merge"
 
 # Options that are checked and kept, but change nothing in append and truncate.
 NO_EFFECT_YET = {
     "schedule": f"shown by `flow status`; {_SCHEDULED}",
     "timezone": f"shown by `flow status`; {_SCHEDULED}",
-    "upstream_freshness_secs": _SCHEDULED,
-    "retry": _SCHEDULED,
+    "upstream_freshness_secs": f"kept; {_SCHEDULED}",
+    "retry": f"kept; {_SCHEDULED}",
     "keys": _MERGE,
     "soft_delete_column": _MERGE,
     "max_delete_fraction": _MERGE,

@@ -20,12 +20,16 @@ DATA = Path(__file__).resolve().parent / "demo-data"
 # Connections are known by their class name. Declaring one opens nothing.
 @ematix.connection
 class till:
+    """What the shop sells, as it sells it."""
+
     kind = "sqlite"
     path = str(DATA / "till.db")
 
 
 @ematix.connection
 class warehouse:
+    """Where it is kept."""
+
     kind = "duckdb"
     path = str(DATA / "warehouse.duckdb")
 
@@ -33,6 +37,8 @@ class warehouse:
 # The table is created by the first run, with two columns more: _run_id and _loaded_at.
 @ematix.table(schema="shop", name="sales")
 class Sale:
+    """One sale."""
+
     sale_id: BigInt
     sold_on: Date
     product: Annotated[Text, trim(), lower()]
@@ -56,7 +62,9 @@ def open_the_shop() -> None:
         (3, "2026-01-31", "Moka Pot ", "34.95"),
     ]
     with closing(sqlite3.connect(DATA / "till.db")) as database, database:
-        database.execute("CREATE TABLE sales (sale_id BIGINT, sold_on TEXT, product TEXT, amount TEXT)")
+        database.execute(
+            "CREATE TABLE sales (sale_id BIGINT, sold_on TEXT, product TEXT, amount TEXT)"
+        )
         database.executemany("INSERT INTO sales VALUES (?, ?, ?, ?)", sales)
 
 

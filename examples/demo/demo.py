@@ -21,6 +21,7 @@ from ematix_flow import connect
 from ematix_flow.cli.main import main as flow
 
 HERE = Path(__file__).resolve().parent
+STARTED_IN = Path.cwd()
 console = Console(highlight=False)
 
 STEPS = {
@@ -37,10 +38,10 @@ LOOKS = (
     ),
     (
         "warehouse",
-        "star.fact_sales: the five largest sales (DuckDB)",
-        "SELECT f.order_id, f.sold_on, c.name, f.product, f.quantity, f.amount"
+        "star.fact_sales with star.dim_customer: the five best customers (DuckDB)",
+        "SELECT c.name, c.country, count(DISTINCT f.order_id) AS orders, sum(f.amount) AS revenue"
         " FROM star.fact_sales f JOIN star.dim_customer c USING (customer_id)"
-        " ORDER BY f.amount DESC, f.order_id, f.line_number LIMIT 5",
+        " GROUP BY ALL ORDER BY revenue DESC, c.name LIMIT 5",
     ),
     (
         "reports",
@@ -56,7 +57,8 @@ def main() -> int:
     console.print(
         Panel(
             "CSV → clean Parquet → DuckDB star schema → SQLite report\n"
-            f"[dim]Pipelines: examples/demo/pipelines.py   Data: {escape(_shown(HERE))}/demo-data[/]",
+            f"[dim]pipelines  {escape(_shown(HERE / 'pipelines.py'))}\n"
+            f"data       {escape(_shown(HERE / 'demo-data'))}[/]",
             title="ematix-flow demo",
             border_style="cyan",
         )
@@ -74,7 +76,9 @@ def main() -> int:
     console.print(_row_counts())
     console.print(Rule("flow runs list", style="cyan"))
     code = flow(["runs", "list", "--limit", "7"])
-    console.print(_what_next())
+    console.print(Rule("what to try next", style="green"))
+    for line in _what_next():
+        console.print(f"  {escape(line)}", soft_wrap=True)
     return code
 
 
@@ -96,8 +100,8 @@ def _query(connection: str, sql: str) -> list[dict[str, Any]]:
 def _table(title: str, rows: list[dict[str, Any]]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", header_style="cyan")
     for name, value in rows[0].items():
-        number = not isinstance(value, str | bool) and hasattr(value, "__add__")
-        table.add_column(name, justify="right" if number and "_on" not in name else "left")
+        number = str(value).replace(".", "", 1).isdecimal()
+        table.add_column(name, justify="right" if number else "left")
     for row in rows:
         table.add_row(*("[dim]NULL[/]" if v is None else escape(str(v)) for v in row.values()))
     return table
@@ -107,32 +111,30 @@ def _row_counts() -> Table:
     found = []
     for connection, names in STEPS.items():
         for name in names:
-            count = _query(connection, f"SELECT count(*) AS n FROM {name}")[0]["n"]
+            count = _query(connection, f"SELECT count(*) AS n FROM {name}")[0]["n"]  # noqa: S608 - ours
             found.append({"connection": connection, "table": name, "rows": count})
     return _table("row counts", found)
 
 
-def _what_next() -> Panel:
-    lines = (
+def _what_next() -> list[str]:
+    tools = Path(sys.executable).parent
+    activate = tools / "activate"
+    reach = f"source {_shown(activate)}" if activate.exists() else f'export PATH="{tools}:$PATH"'
+    return [
+        reach,
         f"cd {_shown(HERE)}",
-        f'export PATH="{_shown(Path(sys.executable).parent)}:$PATH"',
         "flow list",
         "flow preview fact_sales",
         "flow dry-run clean_customers",
         "flow run sales_by_country --format json",
         "flow status",
-        "flow init my_project && cd my_project && flow run",
-    )
-    return Panel(
-        "\n".join(escape(line) for line in lines),
-        title="what to try next",
-        title_align="left",
-        border_style="green",
-    )
+        "flow init demo-data/my_project && cd demo-data/my_project && flow run",
+    ]
 
 
 def _shown(path: Path) -> str:
-    return str(path)
+    """The path as it can be typed where the demo was started."""
+    return os.path.relpath(path, STARTED_IN) if path.is_relative_to(STARTED_IN) else str(path)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Every one replaces its target (``mode="truncate"``), so that running them again 
 from __future__ import annotations
 
 import shop
+
 from ematix_flow import (
     Annotated,
     BigInt,
@@ -40,6 +41,8 @@ from ematix_flow.normalize import (
 
 @ematix.table(schema="clean", name="customers")
 class CleanCustomer:
+    """A customer as exported, but tidy; one that was exported twice is here twice."""
+
     customer_id: Annotated[BigInt, pk(), parse_int()]
     name: Annotated[Text, trim()]
     email: Annotated[Text | None, email_normalize(), empty_to_null()]
@@ -51,6 +54,8 @@ class CleanCustomer:
 
 @ematix.table(schema="clean", name="orders")
 class CleanOrder:
+    """An order, with a real timestamp."""
+
     order_id: Annotated[BigInt, pk(), parse_int()]
     customer_id: Annotated[BigInt, parse_int()]
     ordered_at: Annotated[TimestampTZ, parse_timestamp()]
@@ -62,6 +67,8 @@ class CleanOrder:
 
 @ematix.table(schema="clean", name="line_items")
 class CleanLineItem:
+    """One product of one order."""
+
     order_id: Annotated[BigInt, pk(), parse_int()]
     line_number: Annotated[BigInt, pk(), parse_int()]
     product: Annotated[Text, trim(), lower()]
@@ -110,6 +117,8 @@ def clean_line_items():
 
 @ematix.table(schema="star", name="dim_customer")
 class DimCustomer:
+    """Who buys."""
+
     customer_id: Annotated[BigInt, pk()]
     name: Text
     email: Text | None
@@ -119,12 +128,16 @@ class DimCustomer:
 
 @ematix.table(schema="star", name="dim_product")
 class DimProduct:
+    """What is bought."""
+
     product: Annotated[Text, pk()]
     unit_price: Numeric[10, 2]
 
 
 @ematix.table(schema="star", name="fact_sales")
 class FactSale:
+    """What was bought, by whom, when, for how much."""
+
     order_id: Annotated[BigInt, pk()]
     line_number: Annotated[BigInt, pk()]
     customer_id: BigInt
@@ -189,6 +202,8 @@ def fact_sales():
 
 @ematix.table(name="sales_by_country")
 class SalesByCountry:
+    """A line of the report."""
+
     month: Annotated[String[7], pk()]
     country: Annotated[String[2], pk()]
     customers: Integer

@@ -17,6 +17,8 @@ DATA = Path(__file__).resolve().parent / "demo-data"
 
 @ematix.connection
 class supplier:
+    """A folder in which the supplier leaves its price list."""
+
     kind = "object_store_local"
     path = str(DATA)
     format = "csv"
@@ -24,12 +26,16 @@ class supplier:
 
 @ematix.connection
 class pricing:
+    """The database that the shop reads prices from."""
+
     kind = "sqlite"
     path = str(DATA / "pricing.db")
 
 
 @ematix.table(name="prices")
 class Price:
+    """What a product costs today."""
+
     product: Annotated[Text, pk(), trim()]
     price: Annotated[Numeric[10, 2], parse_numeric(precision=10, scale=2)]
 

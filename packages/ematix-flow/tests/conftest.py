@@ -34,10 +34,11 @@ def registry() -> Iterator[Registry]:
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
     """The one Spark engine of the whole session, with every connector on its class path."""
+    from ematix_flow.config import setting
     from ematix_flow.engine.session import open_engine
     from ematix_flow.engine.settings import derive
 
-    opened = open_engine(derive(jars=("postgres",)))
+    opened = open_engine(derive(jars=("postgres",), remote=setting("SPARK_REMOTE")))
     yield opened
     opened.stop()
 

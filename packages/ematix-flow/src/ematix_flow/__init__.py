@@ -30,6 +30,7 @@ from ematix_flow.connections import (
 )
 from ematix_flow.errors import EmatixError
 from ematix_flow.markers import natural_key, nullable, pk
+from ematix_flow.model import Column
 from ematix_flow.pipeline import Pipeline
 from ematix_flow.registry import get_connection, register_connection, registered_connections
 from ematix_flow.table import ManagedTable
@@ -73,6 +74,7 @@ __all__ = [
     "BigQueryConnection",
     "Boolean",
     "Bytes",
+    "Column",
     "Connection",
     "Date",
     "DeltaLocalConnection",

@@ -62,7 +62,7 @@ def user_file() -> Path:
 def project_settings() -> ProjectSettings:
     """The settings of the project in the working directory; defaults where there is none."""
     path = Path.cwd() / PROJECT_FILE
-    table = _read_toml(path).get("project", {})
+    table = _section(path, "project")
     for key in table:
         if key not in _PROJECT_KEYS:
             raise UnknownName(
@@ -74,7 +74,13 @@ def project_settings() -> ProjectSettings:
             f"{path}: modules in [project] must be a list of texts",
             fix='write for example modules = ["pipelines.py"]',
         )
-    return ProjectSettings(path.parent, tuple(modules), table.get("run_log"))
+    run_log = table.get("run_log")
+    if not isinstance(run_log, str | None):
+        raise ConfigError(
+            f"{path}: run_log in [project] must be a text",
+            fix='write for example run_log = "sqlite://runs.db"',
+        )
+    return ProjectSettings(path.parent, tuple(modules), run_log)
 
 
 def resolve_connection(name: str) -> ResolvedConnection:
@@ -96,7 +102,7 @@ def connection_names() -> list[str]:
     """Every name that some source declares."""
     names = set(active_registry().connections)
     for path in (Path.cwd() / PROJECT_FILE, user_file()):
-        names |= set(_read_toml(path).get("connections", {}))
+        names |= set(_section(path, "connections"))
     for variable in os.environ:
         if variable.startswith(f"{_PREFIX}DSN_"):
             names.add(variable.removeprefix(f"{_PREFIX}DSN_").lower())
@@ -118,7 +124,7 @@ def _find(name: str) -> ResolvedConnection | None:
             built = build_connection(name, {"url": os.environ[variable]})
             return ResolvedConnection(built, f"environment variable {variable}")
     for path in (Path.cwd() / PROJECT_FILE, user_file()):
-        declared = _read_toml(path).get("connections", {})
+        declared = _section(path, "connections")
         if name in declared:
             return ResolvedConnection(_from_toml(path, name, declared[name]), str(path))
     held = active_registry().connections.get(name)
@@ -137,6 +143,13 @@ def _from_toml(path: Path, name: str, fields: object) -> Connection:
     except EmatixError as error:
         error.what = f"{path}: {error.what}"
         raise
+
+
+def _section(path: Path, name: str) -> dict[str, Any]:
+    section = _read_toml(path).get(name, {})
+    if not isinstance(section, dict):
+        raise ConfigError(f"{path}: {name} must be a section", fix=f"write [{name}]")
+    return section
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -168,18 +181,24 @@ def set_connection(name: str, fields: Mapping[str, str]) -> Path:
 
     path = user_file()
     build_connection(name, fields)
+    _section(path, "connections")
     held = path.read_text(encoding="utf-8") if path.exists() else ""
     document = tomlkit.parse(held)
     connections = document.setdefault("connections", tomlkit.table(is_super_table=True))
     entry = tomlkit.table()
     entry.update(fields)
     connections[name] = entry
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(tomlkit.dumps(document))
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(tomlkit.dumps(document))
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}", fix="check its permissions"
+        ) from error
     return path
 
 

@@ -8,18 +8,29 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, ClassVar
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ematix_flow.errors import ConfigError, UnknownName
 from ematix_flow.model import FileOptions
-from ematix_flow.redaction import is_secret_field, redact, remember_secret, remember_url_password
-from ematix_flow.secrets import expand
+from ematix_flow.redaction import (
+    Concealed,
+    is_secret_field,
+    redact,
+    remember_secret,
+    remember_url_password,
+)
+from ematix_flow.secrets import expand, expand_url
+from ematix_flow.urls import split_url
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FILE_FORMATS = ("parquet", "csv", "orc", "json_lines")
+_MAX_PORT = 65535
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -30,7 +41,19 @@ class Connection:
     kind: ClassVar[str] = ""
     required: ClassVar[tuple[str, ...]] = ()
 
+    def __new__(cls, **given: Any) -> Self:
+        """Refuse misspelt fields with a word of help; the generated ``__init__`` has none."""
+        known = [f.name for f in dataclasses.fields(cls)]
+        for name in given:
+            if name not in known:
+                raise UnknownName(f"{cls.__name__} has no field {name!r}", fix=nearest(name, known))
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ConfigError("a connection's name must be a text", fix='write name="warehouse"')
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _typed(self, field))
         for missing in self.required:
             if getattr(self, missing) in (None, ""):
                 raise ConfigError(
@@ -56,10 +79,7 @@ class Connection:
 
     def resolved(self) -> Connection:
         """A copy with every reference replaced by its value. Its secrets are remembered."""
-        values = {
-            name: expand(value) if isinstance(value, str) else value
-            for name, value in self.fields().items()
-        }
+        values = {name: self._expanded(name, value) for name, value in self.fields().items()}
         for name, value in values.items():
             if isinstance(value, str):
                 remember_url_password(value)
@@ -67,9 +87,52 @@ class Connection:
                     remember_secret(value)
         return dataclasses.replace(self, **values)
 
+    def _expanded(self, name: str, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return expand_url(value) if "://" in value else expand(value)
+        except ConfigError as error:
+            error.what = f"connection {self.name!r}: {name}: {error.what}"
+            raise
+
     def __repr__(self) -> str:
         inner = "".join(f", {name}={value!r}" for name, value in self.shown().items())
         return f"{type(self).__name__}(name={self.name!r}{inner})"
+
+
+_FIELD_TYPES: dict[str, tuple[type, str]] = {
+    "str": (str, "a text"),
+    "int": (int, "a whole number"),
+    "bool": (bool, "true or false"),
+    "Mapping[str, Any]": (Mapping, "a table of options"),
+    "str | Connection": (object, ""),
+}
+_FLAGS = {"true": True, "false": False}
+
+
+def _typed(connection: Connection, field: dataclasses.Field[Any]) -> Any:
+    """A field's value in its own type; what would give a secret away is concealed."""
+    value = getattr(connection, field.name)
+    kind, wanted = _FIELD_TYPES[str(field.type).removesuffix(" | None")]
+    if isinstance(value, str):
+        if kind is str:
+            shown = redact(field.name, value)
+            return value if shown == value else Concealed(value, shown)
+        if "${" in value:
+            return value
+        if kind is int and value.isdecimal():
+            return int(value)
+        if kind is bool and value in _FLAGS:
+            return _FLAGS[value]
+    right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+    if value is None or right:
+        return value
+    raise ConfigError(
+        f"connection {connection.name!r}: {field.name}={redact(field.name, value)!r} "
+        f"is not {wanted}",
+        fix="correct it",
+    )
 
 
 def _check_choice(connection: Connection, name: str, allowed: Iterable[str]) -> None:
@@ -104,52 +167,63 @@ class _ServerConnection(Connection):
             raise ConfigError(
                 f"connection {self.name!r} has both url= and host=", fix="keep one of them"
             )
-        if self.url is not None and "://" in self.url and not self.url.startswith("${"):
-            scheme = self.url.split("://")[0]
-            if scheme not in self.schemes:
-                raise ConfigError(
-                    f"connection {self.name!r} of kind {self.kind!r} cannot use a URL that "
-                    f"starts with {scheme}://",
-                    fix=f"use {' or '.join(s + '://' for s in self.schemes)}",
-                )
+        if self.url is not None and not self.url.startswith("${"):
+            self._check_scheme(self.url)
 
-    def address(self) -> dict[str, Any]:
-        """Host, port, database, user, password and the URL's query options, resolved."""
-        if self.url is None:
-            parts = {
-                "host": self.host,
-                "port": self.port,
-                "database": self.database,
-                "user": self.user,
-                "password": self.password,
-            }
-            return {**{k: v for k, v in parts.items() if v is not None}, "options": {}}
-        split = urlsplit(self.url if "://" in self.url else f"{self.schemes[0]}://{self.url}")
-        if split.scheme not in self.schemes:
+    def _check_scheme(self, url: str) -> None:
+        scheme, separator, _ = url.partition("://")
+        if separator and scheme not in self.schemes:
             raise ConfigError(
                 f"connection {self.name!r} of kind {self.kind!r} cannot use a URL that starts "
-                f"with {split.scheme}://",
+                f"with {scheme}://",
                 fix=f"use {' or '.join(s + '://' for s in self.schemes)}",
             )
-        try:
-            port = split.port
-        except ValueError as error:
+        if not separator and re.match(r"\s*\w+\s*=", url):
             raise ConfigError(
-                f"connection {self.name!r}: the port in its URL is not a number from 0 to 65535",
-                fix="correct the URL",
-            ) from error
-        parts = {
-            "host": split.hostname or "localhost",
-            "port": port,
-            "database": unquote(split.path.lstrip("/")) or None,
-            "user": unquote(split.username) if split.username else None,
-            "password": unquote(split.password) if split.password else None,
+                f"connection {self.name!r}: its url is a list of key=value pairs, not a URL",
+                fix=f"write {self.schemes[0]}://user:password@host/database, or one field each",
+            )
+
+    def address(self) -> dict[str, Any]:
+        """Host, port, database, user, password and the URL's query options, resolved.
+
+        Fields fill in what the URL leaves open, such as a password kept in a secret.
+        """
+        fields = {
+            name: getattr(self, name)
+            for name in ("host", "port", "database", "user", "password")
+            if getattr(self, name) is not None
         }
-        options = dict(pair.partition("=")[::2] for pair in split.query.split("&") if "=" in pair)
-        return {
-            **{k: v for k, v in parts.items() if v is not None},
-            "options": {k: unquote(v) for k, v in options.items()},
+        if self.url is None:
+            return {**fields, "options": {}}
+        self._check_scheme(self.url)
+        parts = split_url(self.url if "://" in self.url else f"{self.schemes[0]}://{self.url}")
+        found = {
+            "host": parts.host or "localhost",
+            "port": self._port(parts.port),
+            "database": parts.path or None,
+            "user": parts.user,
+            "password": parts.password,
         }
+        address = {name: value for name, value in found.items() if value is not None}
+        for name in fields:
+            if name in address:
+                raise ConfigError(
+                    f"connection {self.name!r} states its {name} in the URL and in {name}=",
+                    fix="keep one of them",
+                )
+        return {**address, **fields, "options": parts.options}
+
+    def _port(self, text: str | None) -> int | None:
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _MAX_PORT):
+            raise ConfigError(
+                f"connection {self.name!r}: the port in its URL is not a number from 1 to "
+                f"{_MAX_PORT}",
+                fix="correct the URL; in a password write @ as %40, / as %2F and : as %3A",
+            )
+        return int(text)
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -186,9 +260,15 @@ class _FileDatabaseConnection(Connection):
     url: str | None = None
 
     def check(self) -> None:
-        if (self.path is None) == (self.url is None):
+        if (not self.path) == (not self.url):
             raise ConfigError(
                 f"connection {self.name!r} of kind {self.kind!r} needs path= or url=, one of them",
+                fix=f'write for example path = "warehouse.{self.kind}"',
+            )
+        if self.url and not self.url.startswith(("${", f"{self.kind}://")):
+            raise ConfigError(
+                f"connection {self.name!r} of kind {self.kind!r} needs a URL that starts with "
+                f"{self.kind}://",
                 fix=f'write for example path = "warehouse.{self.kind}"',
             )
 
@@ -215,7 +295,7 @@ class DuckDBConnection(_FileDatabaseConnection):
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class _StoredFiles(Connection):
+class StoredFiles(Connection):
     """What every object store says about its files."""
 
     format: str = "parquet"
@@ -229,7 +309,20 @@ class _StoredFiles(Connection):
     json_read_options: Mapping[str, Any] | None = None
 
     def check(self) -> None:
+        """Refuse formats that do not exist, and options of another format."""
         _check_choice(self, "format", FILE_FORMATS)
+        self.check_options(self.file_options())
+
+    def check_options(self, options: FileOptions) -> None:
+        """Refuse options that belong to another file format than this store's."""
+        for name in options.set_fields():
+            owner = next(f for f in FILE_FORMATS if f.startswith(name.partition("_")[0]))
+            if self.format in FILE_FORMATS and owner != self.format:
+                raise ConfigError(
+                    f"connection {self.name!r}: {name} is an option of {owner} files, and its "
+                    f"files are {self.format}",
+                    fix=f'remove it, or set format = "{owner}"',
+                )
 
     def file_options(self) -> FileOptions:
         """The options as they are handed to readers and writers."""
@@ -238,7 +331,7 @@ class _StoredFiles(Connection):
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class ObjectStoreLocalConnection(_StoredFiles):
+class ObjectStoreLocalConnection(StoredFiles):
     """Files in a local folder."""
 
     path: str | None = None
@@ -247,7 +340,7 @@ class ObjectStoreLocalConnection(_StoredFiles):
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class ObjectStoreS3Connection(_StoredFiles):
+class ObjectStoreS3Connection(StoredFiles):
     """Files in an S3 bucket."""
 
     bucket: str | None = None
@@ -327,6 +420,7 @@ class KafkaConnection(Connection):
     required: ClassVar[tuple[str, ...]] = ("bootstrap_servers",)
 
     def check(self) -> None:
+        """Refuse formats and mechanisms that do not exist."""
         _check_choice(self, "payload_format", ("json", "raw_bytes", "avro", "protobuf"))
         _check_choice(self, "auto_offset_reset", ("earliest", "latest"))
         _check_choice(self, "sasl_scram_mechanism", ("sha-256", "sha-512"))
@@ -446,9 +540,10 @@ def build_connection(name: str, fields: Mapping[str, Any]) -> Connection:
             raise ConfigError(f"connection {name!r} has both url and dsn", fix="keep one of them")
         values["url"] = values.pop("dsn")
     kind = values.pop("kind", None) or _kind_of_url(name, values.get("url"))
-    if kind not in CONNECTION_CLASSES:
+    if not isinstance(kind, str) or kind not in CONNECTION_CLASSES:
         raise ConfigError(
-            f"connection {name!r} has unknown kind {kind!r}", fix=nearest(kind, CONNECTION_CLASSES)
+            f"connection {name!r} has unknown kind {kind!r}",
+            fix=nearest(str(kind), CONNECTION_CLASSES),
         )
     cls = CONNECTION_CLASSES[kind]
     known = [f.name for f in dataclasses.fields(cls) if f.name != "name"]
@@ -463,8 +558,8 @@ def build_connection(name: str, fields: Mapping[str, Any]) -> Connection:
     return cls(name=name, **values)
 
 
-def _kind_of_url(name: str, url: str | None) -> str:
-    if url is None:
+def _kind_of_url(name: str, url: object) -> str:
+    if not isinstance(url, str):
         raise ConfigError(
             f"connection {name!r} has neither kind nor url",
             fix='add for example kind = "postgres" or url = "postgres://…"',

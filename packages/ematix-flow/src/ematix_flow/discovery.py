@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ematix_flow.config import PROJECT_FILE, project_settings
-from ematix_flow.errors import ConfigError, DeclarationError, ProjectErrors, SourceLocation
+from ematix_flow.config import PROJECT_FILE, connection_names, project_settings
+from ematix_flow.errors import (
+    ConfigError,
+    DeclarationError,
+    EmatixError,
+    NoSuchModule,
+    ProjectErrors,
+    SourceLocation,
+    UnknownName,
+)
 from ematix_flow.graph import check_dependencies
 from ematix_flow.pipeline import Pipeline
-from ematix_flow.registry import Registry, isolated_registry
+from ematix_flow.registry import Broken, Registry, isolated_registry
+
+_PACKAGE = str(Path(__file__).parent)
+_IMPORTLIB = str(Path(importlib.__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -33,7 +45,14 @@ class Project:
 
     def pipeline(self, name: str) -> Pipeline:
         """The pipeline of that name; a broken one raises its own error."""
-        return self.registry.pipeline(name)
+        try:
+            return self.registry.pipeline(name)
+        except UnknownName:
+            # It may stand below the line at which its module failed to load.
+            failures = self.registry.load_failures
+            if failures:
+                raise failures[0] if len(failures) == 1 else ProjectErrors(failures) from None
+            raise
 
     def raise_errors(self) -> None:
         """Raise everything that is wrong in one report."""
@@ -50,10 +69,11 @@ def load_project(modules: Sequence[str] = ()) -> Iterator[Project]:
             f"there is no project here: no --module was given and {PROJECT_FILE} names none",
             fix="pass --module my_pipelines (a module, a file or a folder) or run: flow init .",
         )
-    with isolated_registry(collecting=True) as registry, _importing_from_here():
+    with isolated_registry(collecting=True) as registry, _importing_from_here() as held:
         for name in named:
-            for path in _files_of(name):
-                _load(path, registry)
+            for shown, load in _loads(name, held):
+                _attempt(shown, load, registry)
+        _set_aside_the_unconnected(registry)
         errors = list(registry.errors)
         dependency_errors = check_dependencies(
             {p.name: p.spec for p in registry.pipelines.values()}, broken=registry.broken
@@ -61,91 +81,154 @@ def load_project(modules: Sequence[str] = ()) -> Iterator[Project]:
         yield Project(registry, (*errors, *dependency_errors), named)
 
 
+# What a load has imported from the user's folders. The next load in the same process imports it
+# anew: a module that is merely found again declares nothing.
+_imported: set[str] = set()
+
+
 @contextlib.contextmanager
-def _importing_from_here() -> Iterator[None]:
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
+def _importing_from_here() -> Iterator[frozenset[str]]:
+    """Imports look here first; gives the modules that were imported before."""
+    for name in _imported:
+        sys.modules.pop(name, None)
+    _imported.clear()
+    importlib.invalidate_caches()
+    before = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))
+    held = frozenset(sys.modules)
     try:
-        yield
+        yield held
     finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(here)
+        folders = {Path(f).resolve() for f in sys.path if f not in before}
+        _imported.update(n for n in sys.modules.keys() - held if _lies_in(n, folders))
+        sys.path[:] = before
 
 
-def _files_of(name: str) -> list[str]:
-    """A folder's Python files; otherwise the name itself."""
+def _lies_in(module: str, folders: set[Path]) -> bool:
+    file = _file_of(module)
+    return file is not None and not folders.isdisjoint(Path(file).resolve().parents)
+
+
+def _file_of(module: str) -> str | None:
+    return getattr(sys.modules.get(module), "__file__", None)
+
+
+def _loads(name: str, held: frozenset[str]) -> list[tuple[str, Callable[[], None]]]:
+    """What to load for one ``--module``, piece by piece, each with its name for messages."""
     path = Path(name)
-    if path.is_dir() and not (path / "__init__.py").exists():
-        files = sorted(str(p) for p in path.glob("*.py"))
-        if not files:
-            raise ConfigError(f"the folder {name} holds no Python files", fix="check --module")
-        return files
-    return [name]
+    if name.endswith(".py"):
+        return [(name, functools.partial(_load_file, path, held))]
+    if not path.is_dir():
+        return [(name, functools.partial(_load_module, name, held))]
+    if (path / "__init__.py").exists():
+        files = [f for f in sorted(path.rglob("*.py")) if (f.parent / "__init__.py").exists()]
+    else:
+        files = sorted(path.glob("*.py"))
+    if not files:
+        raise ConfigError(f"the folder {name} holds no Python files", fix="check --module")
+    return [(str(file), functools.partial(_load_file, file, held)) for file in files]
 
 
-def _load(name: str, registry: Registry) -> None:
+def _attempt(name: str, load: Callable[[], None], registry: Registry) -> None:
+    """One file that fails does not stop the others."""
     try:
-        if name.endswith(".py"):
-            _load_file(Path(name))
-        elif Path(name).is_dir():
-            _load_package(Path(name))
-        else:
-            _load_module(name)
-    except DeclarationError as error:
-        registry.errors.append(error)
-    except ConfigError:
+        load()
+    except NoSuchModule:
         raise
-    except Exception as error:  # noqa: BLE001 - a user's module may raise anything at import
-        registry.errors.append(_import_failure(name, error))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
+        failure = _import_failure(name, error)
+        # One bad line is met again by every module that imports its module.
+        if failure.where not in [known.where for known in registry.load_failures]:
+            registry.fail_to_load(failure)
 
 
-def _load_file(path: Path) -> None:
+def _load_file(path: Path, held: frozenset[str]) -> None:
     if not path.is_file():
-        raise ConfigError(f"there is no file {path}", fix="check --module")
-    module_name = path.stem
-    spec = importlib.util.spec_from_file_location(module_name, path.resolve())
+        raise NoSuchModule(f"there is no file {path}", fix="check --module")
+    file = path.resolve()
+    root, parts = file.parent, [file.stem]
+    while (root / "__init__.py").exists():
+        parts.insert(0, root.name)
+        root = root.parent
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    if len(parts) > 1:
+        _load_module(".".join(parts).removesuffix(".__init__"), held)
+        return
+    if any(_file_of(module) == str(file) for module in sys.modules.keys() - held):
+        return  # another file of this load has imported it
+    name = _free_name(file)
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} cannot be loaded as Python", fix="check --module")
+        raise NoSuchModule(f"{path} cannot be loaded as Python", fix="check --module")
     module = importlib.util.module_from_spec(spec)
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    sys.modules[module_name] = module
-    spec.loader.exec_module(module)
-
-
-def _load_package(path: Path) -> None:
-    parent = str(path.resolve().parent)
-    if parent not in sys.path:
-        sys.path.insert(0, parent)
-    _load_module(path.resolve().name)
-    for file in sorted(path.glob("*.py")):
-        if file.stem != "__init__":
-            _load_module(f"{path.resolve().name}.{file.stem}")
-
-
-def _load_module(name: str) -> None:
+    sys.modules[name] = module
     try:
-        found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def _free_name(file: Path) -> str:
+    """The file's name as a module's, unless another module goes by that name."""
+    name, number = file.stem, 1
+    while name in sys.stdlib_module_names or _file_of(name) not in (None, str(file)):
+        number += 1
+        name = f"{file.stem}_{number}"
+    return name
+
+
+def _load_module(name: str, held: frozenset[str]) -> None:
+    try:
+        found = importlib.util.find_spec(name) if not name.startswith(".") else None
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # it exists, and imports something that does not
+        found = None
+    except ValueError:
         found = None
     if found is None:
-        raise ConfigError(
+        raise NoSuchModule(
             f"there is no module {name!r}",
             fix="check --module; it takes a module, a .py file or a folder",
         )
-    sys.modules.pop(name, None)
+    if name in held:
+        sys.modules.pop(name, None)
     importlib.import_module(name)
 
 
-def _import_failure(name: str, error: Exception) -> DeclarationError:
+def _import_failure(name: str, error: Exception | SystemExit) -> DeclarationError:
     if isinstance(error, SyntaxError) and error.filename:
         where = SourceLocation(error.filename, error.lineno or 1)
         return DeclarationError(f"syntax error: {error.msg}", fix="correct the file", where=where)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    user = [f for f in frames if "/ematix_flow/" not in f.filename]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        # Generated code, such as a dataclass's own methods, has no file.
+        if not frame.filename.startswith(("<", _IMPORTLIB))
+    ]
+    user = [f for f in frames if not f.filename.startswith(_PACKAGE)]
     last = (user or frames)[-1]
+    where = SourceLocation(last.filename, last.lineno or 1)
+    if isinstance(error, EmatixError):
+        return DeclarationError(error.what, fix=error.fix, where=error.where or where)
+    missing = isinstance(error, ModuleNotFoundError)
     return DeclarationError(
         f"{name} failed while it was loaded: {type(error).__name__}: {error}",
-        where=SourceLocation(last.filename, last.lineno or 1),
+        fix="install it, or correct the import" if missing else "correct that line",
+        where=where,
     )
+
+
+def _set_aside_the_unconnected(registry: Registry) -> None:
+    """A pipeline over a connection that is declared wrongly is broken for the same reason."""
+    for pipeline in list(registry.pipelines.values()):
+        spec = pipeline.spec
+        for connection in (spec.source, *(target.connection for target in spec.targets)):
+            broken = registry.broken.get(connection)
+            if broken is None or connection in connection_names():
+                continue
+            del registry.pipelines[pipeline.name]
+            registry.broken[pipeline.name] = Broken(pipeline.name, broken.error)
+            break

@@ -13,9 +13,15 @@ from typing import Any, NoReturn
 
 from ematix_flow.connections import Connection, build_connection, nearest
 from ematix_flow.declaring import (
+    check_columns_map,
     check_function,
+    check_keys,
     check_schedule,
+    check_transforms,
+    connection_name,
     load_options,
+    not_yet,
+    pipeline_names,
     retry_policy,
     target_specs,
 )
@@ -25,14 +31,23 @@ from ematix_flow.pipeline import Pipeline
 from ematix_flow.registry import Broken, active_registry, caller_location
 from ematix_flow.table import ManagedTable, declare_table
 from ematix_flow.target import Target
+from ematix_flow.transforms import transform_ref
 
-__all__ = ["connection", "job", "pipeline", "table"]
+__all__ = ["connection", "job", "pipeline", "table", "transform_ref"]
 
 
 def connection(cls: type) -> Connection:
     """Turn a class body into a connection registered under the class's name."""
     where = caller_location()
-    fields = {k: v for k, v in vars(cls).items() if not k.startswith("__")}
+    if not isinstance(cls, type):
+        raise DeclarationError(
+            "@ematix.connection goes on a class",
+            fix='write class warehouse: with kind = "postgres" and url = "…" in its body',
+            where=where,
+        )
+    fields: dict[str, Any] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        fields |= {k: v for k, v in vars(base).items() if not k.startswith("__")}
     name = fields.pop("name", cls.__name__)
     try:
         if "kind" not in fields and not ({"url", "dsn"} & set(fields)):
@@ -47,17 +62,17 @@ def connection(cls: type) -> Connection:
 
 
 def table(
-    *, schema: str | None = None, name: str | None = None
+    *, schema: str | None = None, name: str | None = None, **unknown: NoReturn
 ) -> Callable[[type], type[ManagedTable]]:
     """Declare a table from an annotated class body."""
 
     def declare(cls: type) -> type[ManagedTable]:
-        return declare_table(cls, schema=schema, name=name)
+        return declare_table(cls, schema=schema, name=name, unknown=unknown)
 
     return declare
 
 
-def pipeline(  # noqa: PLR0913 - every option of a load, all by keyword
+def pipeline(
     *,
     target: type[ManagedTable] | None = None,
     targets: Sequence[Target] | None = None,
@@ -114,22 +129,20 @@ def pipeline(  # noqa: PLR0913 - every option of a load, all by keyword
     where = caller_location()
 
     def declare(function: Callable[..., Any]) -> Pipeline:
-        chosen = name or getattr(function, "__name__", "pipeline")
+        chosen = name or str(getattr(function, "__name__", "pipeline"))
         try:
             for keyword in unknown:
                 raise UnknownName(
                     f"pipeline {chosen!r} has no option {keyword!r}", fix=nearest(keyword, given)
                 )
-            broken = _broken_part(target, targets)
+            broken = _broken_part(target, targets, target_connection, source_connection)
             if broken is not None:
                 return _skipped(chosen, broken)
             declared = Pipeline(_spec_of(chosen, function, given, where))
             active_registry().add_pipeline(declared)
         except EmatixError as error:
-            if error.where is None:
-                error.what = (
-                    f"pipeline {chosen!r}: {error.what.removeprefix(f'pipeline {chosen!r} ')}"
-                )
+            if error.where is None and not error.what.startswith(f"pipeline {chosen!r}"):
+                error.what = f"pipeline {chosen!r}: {error.what}"
             return active_registry().refuse(chosen, error, where)  # type: ignore[return-value]  # stands in for a pipeline while a project's errors are collected
         return declared
 
@@ -139,9 +152,15 @@ def pipeline(  # noqa: PLR0913 - every option of a load, all by keyword
 job = pipeline
 
 
-def _broken_part(target: Any, targets: Sequence[Any] | None) -> Broken | None:
-    tables = [target, *(getattr(t, "table", None) for t in targets or ())]
-    for declared in tables:
+def _broken_part(target: Any, targets: Any, *connections: Any) -> Broken | None:
+    """A table or connection that was refused; what is built on it is not refused again."""
+    entries = targets if isinstance(targets, list | tuple) else ()
+    parts = [target, *(getattr(e, "table", None) for e in entries)]
+    connections = (*connections, *(getattr(e, "connection", None) for e in entries))
+    for held in connections:
+        if isinstance(held, Broken):
+            return held
+    for declared in parts:
         broken = getattr(declared, "__broken__", None)
         if isinstance(broken, Broken):
             return broken
@@ -160,16 +179,12 @@ def _spec_of(
 ) -> PipelineSpec:
     check_function(function, given["source_table"])
     check_schedule(given["schedule"], given["timezone"])
+    check_transforms(given)
     options: LoadOptions = load_options(given)
     specs = target_specs(given)
-    column_map = dict(given["column_map"] or {})
-    for column in column_map:
-        for spec in specs:
-            if column not in spec.table.column_names:
-                raise DeclarationError(
-                    f"column_map names {column!r}, which is not a column of {spec.table.name}",
-                    fix=nearest(column, spec.table.column_names),
-                )
+    for spec in specs:
+        check_keys(spec, options.keys, where)
+    column_map = check_columns_map(given["column_map"], specs)
     if column_map and not given["source_table"]:
         raise DeclarationError(
             "column_map= goes with source_table=", fix="rename the columns in your SQL instead"
@@ -179,55 +194,16 @@ def _spec_of(
         function=function,
         targets=specs,
         location=where,
-        source_connection=_connection_name(given["source_connection"]),
+        source_connection=connection_name("source_connection", given["source_connection"]),
         source_table=given["source_table"],
         column_map=column_map,
         transform_sql=given["transform_sql"],
         options=options,
         schedule=given["schedule"],
         timezone=given["timezone"],
-        depends_on=tuple(_pipeline_name(d) for d in given["depends_on"] or ()),
+        depends_on=pipeline_names(given["depends_on"]),
         retry=retry_policy(given["retry"]),
         upstream_freshness_secs=given["upstream_freshness_secs"],
-        not_yet=tuple(_not_yet(given)),
+        not_yet=tuple(not_yet(given)),
         doc=inspect.getdoc(function) or "",
     )
-
-
-def _connection_name(value: str | Connection | None) -> str | None:
-    return value.name if isinstance(value, Connection) else value
-
-
-def _pipeline_name(value: str | Pipeline) -> str:
-    return value if isinstance(value, str) else value.name
-
-
-_LATER_MODES = ("merge", "scd1", "scd2")
-_LATER = {
-    "targets": "several targets",
-    "ttl": "ttl=",
-    "ttl_seconds": "ttl_seconds=",
-    "handle_deletes": "handle_deletes=",
-    "delete_when": "delete_when=",
-    "order_by": "order_by=",
-    "incremental": "incremental=True",
-    "incremental_column": "incremental_column=",
-    "watermark_column": "watermark_column=",
-    "lookback": "lookback=",
-    "transform_sql": "transform_sql= in a batch pipeline",
-    "transforms_pre": "transforms_pre=",
-    "transforms_post": "transforms_post=",
-    "peers": "peers=",
-    "master": "master=",
-}
-
-
-def _not_yet(given: Mapping[str, Any]) -> list[str]:
-    """The declared features that this version checks but does not execute."""
-    later = [f"mode={given['mode']!r}"] if given["mode"] in _LATER_MODES else []
-    later += [shown for option, shown in _LATER.items() if given[option]]
-    if given["on_drift"] != "error":
-        later.append(f"on_drift={given['on_drift']!r}")
-    if given["engine"] != "auto":
-        later.append(f"engine={given['engine']!r}")
-    return later

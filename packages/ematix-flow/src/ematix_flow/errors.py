@@ -7,6 +7,7 @@
     │  ├─ DependencyCycle
     │  └─ ProjectErrors          several of these in one report
     ├─ ConfigError               settings, connections, secrets
+    │  ├─ NoSuchModule
     │  ├─ UnknownConnection
     │  ├─ MissingSecret
     │  └─ MissingExtra
@@ -108,6 +109,10 @@ class ConfigError(EmatixError):
     exit_code = 2
 
 
+class NoSuchModule(ConfigError):
+    """``--module`` names nothing that can be loaded."""
+
+
 class UnknownConnection(ConfigError):
     """No source of connections knows this name."""
 
@@ -137,13 +142,15 @@ class Unsupported(EmatixError):
 class NotAvailableYet(Unsupported):
     """A declared feature that this version validates but does not execute."""
 
-    def __init__(self, feature: str, *, where: SourceLocation | None = None) -> None:
+    def __init__(
+        self,
+        feature: str,
+        *,
+        fix: str = "remove it to run the pipeline now",
+        where: SourceLocation | None = None,
+    ) -> None:
         self.feature = feature
-        super().__init__(
-            f"{feature} is not available yet in this version",
-            fix="remove it to run the pipeline now",
-            where=where,
-        )
+        super().__init__(f"{feature} is not available yet in this version", fix=fix, where=where)
 
 
 class DataError(EmatixError):

@@ -26,24 +26,50 @@ def check_dependencies(
                         where=spec.location,
                     )
                 )
-    try:
-        tuple(_sorter(specs.values()).static_order())
-    except CycleError as error:
-        cycle: list[str] = error.args[1]
+    remaining = dict(specs)
+    while cycle := _cycle(remaining.values()):
         errors.append(
             DependencyCycle(
-                f"depends_on goes round in a circle: {' → '.join(reversed(cycle))}",
+                f"depends_on goes round in a circle: {' → '.join(cycle)}",
                 fix="remove one of these dependencies",
-                where=specs[cycle[0]].location,
+                where=specs[cycle[-1]].location,
             )
         )
+        for name in cycle[1:]:
+            del remaining[name]
     return errors
 
 
 def run_order(specs: Sequence[PipelineSpec]) -> list[PipelineSpec]:
     """The pipelines, each after those it depends on; otherwise in order of declaration."""
+    cycle = _cycle(specs)
+    if cycle:
+        raise DependencyCycle(
+            f"depends_on goes round in a circle: {' → '.join(cycle)}",
+            fix="remove one of these dependencies",
+        )
     by_name = {spec.name: spec for spec in specs}
-    return [by_name[name] for name in _sorter(specs).static_order() if name in by_name]
+    ordered: dict[str, PipelineSpec] = {}
+    for spec in specs:
+        waiting = [spec]
+        while waiting:
+            upstream = [by_name[u] for u in waiting[-1].depends_on if u in by_name]
+            missing = [u for u in upstream if u.name not in ordered]
+            if missing:
+                waiting.append(missing[0])
+            else:
+                done = waiting.pop()
+                ordered[done.name] = done
+    return list(ordered.values())
+
+
+def _cycle(specs: Iterable[PipelineSpec]) -> list[str]:
+    """The names of one circle, each depending on the next; none, if there is no circle."""
+    try:
+        _sorter(specs).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
 
 
 def _sorter(specs: Iterable[PipelineSpec]) -> TopologicalSorter[str]:

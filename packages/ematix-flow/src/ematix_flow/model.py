@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.errors import SourceLocation
-from ematix_flow.normalize import Normalizer
 from ematix_flow.types import ColumnType
+
+if TYPE_CHECKING:
+    from ematix_flow.normalize.base import Normalizer
 
 RUN_ID_COLUMN = "_run_id"
 LOADED_AT_COLUMN = "_loaded_at"

@@ -37,6 +37,7 @@ class Pipeline:
         )
 
     def __call__(self, **overrides: Any) -> RunResult:
+        """Run it now, like ``.sync()``."""
         return self.sync(**overrides)
 
     def preview(self, **overrides: Any) -> Preview:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from ematix_flow.connections import Connection, nearest
@@ -46,6 +47,7 @@ class Registry:
     pipelines: dict[str, Pipeline] = field(default_factory=dict)
     broken: dict[str, Broken] = field(default_factory=dict)
     errors: list[DeclarationError] = field(default_factory=list)
+    load_failures: list[DeclarationError] = field(default_factory=list)
 
     def add_connection(self, connection: Connection) -> None:
         """Register a connection; a second one of the same name replaces it."""
@@ -73,6 +75,11 @@ class Registry:
         fix = nearest(name, known) if known else "declare one with @ematix.pipeline"
         raise UnknownName(f"there is no pipeline {name!r}", fix=fix)
 
+    def fail_to_load(self, error: DeclarationError) -> None:
+        """Note that a module ended before all of its declarations were seen."""
+        self.errors.append(error)
+        self.load_failures.append(error)
+
     def refuse(self, name: str, error: EmatixError, where: SourceLocation | None) -> Broken:
         """Collect a declaration's error, or raise it where nobody collects."""
         located = error if isinstance(error, DeclarationError) else DeclarationError(error.what)
@@ -86,9 +93,12 @@ class Registry:
         return broken
 
 
-def _origin(pipeline: Pipeline) -> tuple[str, str]:
+def _origin(pipeline: Pipeline) -> tuple[str, str, str]:
     function = pipeline.spec.function
-    return function.__module__, function.__qualname__
+    module = getattr(function, "__module__", "")
+    # A notebook's cells are so many files of one module; elsewhere two files are two places.
+    file = "" if module == "__main__" else pipeline.spec.location.file
+    return module, getattr(function, "__qualname__", repr(function)), file
 
 
 _default = Registry()
@@ -110,14 +120,20 @@ def isolated_registry(*, collecting: bool = False) -> Iterator[Registry]:
         _active.reset(token)
 
 
-def caller_location() -> SourceLocation:
-    """The nearest frame outside this package: the user's own file and line."""
+def caller_frame() -> FrameType:
+    """The nearest frame outside this package: the user's own code."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] != _PACKAGE:
+        if module.partition(".")[0] not in (_PACKAGE, "dataclasses"):
             break
         frame = frame.f_back
+    return frame
+
+
+def caller_location() -> SourceLocation:
+    """The user's own file and line."""
+    frame = caller_frame()
     return SourceLocation(frame.f_code.co_filename, frame.f_lineno)
 
 

@@ -14,12 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from ematix_flow.errors import ConfigError, MissingExtra, MissingSecret
 from ematix_flow.redaction import remember_secret, remember_url_password
 
-_REFERENCE = re.compile(r"(?P<escape>\$)?\$\{(?P<body>[^}]*)\}")
+_REFERENCE = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<body>[^}]*)\}|(?P<open>\$\{)")
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?", re.DOTALL)
+_RESERVED_IN_URL = re.compile(r"[@/?#\[\]\s]")
 
 
 class Resolver(Protocol):
@@ -73,12 +75,17 @@ class AwsSecretsManagerResolver:
             raise MissingExtra("a ${aws:…} reference", "secrets-aws") from error
         try:
             client = self.client or boto3.client("secretsmanager")
-            return str(client.get_secret_value(SecretId=name)["SecretString"])
-        except (BotoCoreError, ClientError, KeyError) as error:
+            answer = client.get_secret_value(SecretId=name)
+        except (BotoCoreError, ClientError) as error:
             raise MissingSecret(
                 f"cannot read the AWS secret {name!r}: {error}",
                 fix="check its name, the region and your AWS credentials",
             ) from error
+        if "SecretString" not in answer:
+            raise MissingSecret(
+                f"the AWS secret {name!r} holds bytes, not text", fix="store it as text"
+            )
+        return str(answer["SecretString"])
 
 
 _resolvers: dict[str, Callable[[], Resolver]] = {
@@ -108,8 +115,8 @@ def resolve_reference(reference: str) -> str:
         if value is None:
             raise MissingSecret(
                 f"environment variable {variable['name']} is not set",
-                fix=f"export {variable['name']}=… or give a default with "
-                f"${{{variable['name']}:-…}}",
+                # Not NAME=…, which would come out masked.
+                fix="export it, or give the reference a default as in ${VAR:-default}",
             )
     else:
         prefix, colon, rest = reference.partition(":")
@@ -127,10 +134,33 @@ def resolve_reference(reference: str) -> str:
 
 def expand(value: str) -> str:
     """The text with every ``${…}`` reference replaced; ``$${`` stands for a plain ``${``."""
+    return _REFERENCE.sub(_value_of, value)
+
+
+def expand_url(url: str) -> str:
+    """The same for a URL: a password may hold ``@`` or ``/`` without breaking the URL apart."""
+    # References count as letters here, so that only the URL's own punctuation shapes it.
+    shape = _REFERENCE.sub(lambda match: "x" * len(match[0]), url)
+    scheme, separator, _ = shape.partition("://")
+    start = len(scheme + separator) if separator else 0
+    end = min((i for i in (shape.find(c, start) for c in "/?#") if i >= 0), default=len(shape))
+    userinfo_end = shape.rfind("@", start, end)
 
     def replace(match: re.Match[str]) -> str:
-        if match["escape"]:
-            return match[0][1:]
-        return resolve_reference(match["body"])
+        value = _value_of(match)
+        inside = start <= match.start() < userinfo_end
+        return quote(value, safe="") if inside and _RESERVED_IN_URL.search(value) else value
 
-    return _REFERENCE.sub(replace, value)
+    return _REFERENCE.sub(replace, url)
+
+
+def _value_of(match: re.Match[str]) -> str:
+    if match["escape"]:
+        return "${"
+    if match["open"]:
+        raise ConfigError("a ${…} reference has no closing brace", fix="add } after its name")
+    if "${" in match["body"]:
+        raise ConfigError(
+            "a ${…} reference cannot stand inside another", fix="set one variable for the whole"
+        )
+    return resolve_reference(match["body"])

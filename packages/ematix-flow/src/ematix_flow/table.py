@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import re
 import sys
+import types
 import typing
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass, replace
 from typing import Any, ClassVar
 
-from ematix_flow.errors import DeclarationError, DuplicateName, EmatixError, SourceLocation
+from ematix_flow.connections import nearest
+from ematix_flow.errors import (
+    DeclarationError,
+    DuplicateName,
+    EmatixError,
+    SourceLocation,
+    UnknownName,
+)
 from ematix_flow.markers import NaturalKey, Nullable, PrimaryKey
 from ematix_flow.model import LOADED_AT_COLUMN, RUN_ID_COLUMN, Column, Table, TableName
-from ematix_flow.normalize import Normalizer
-from ematix_flow.registry import active_registry, caller_location
-from ematix_flow.types import parse_annotation
+from ematix_flow.registry import active_registry, caller_frame, caller_location
+from ematix_flow.types import ColumnType, NullableType, parse_annotation
 
 _ADDED_COLUMNS = (RUN_ID_COLUMN, LOADED_AT_COLUMN)
 _MAX_NAME_BYTES = 63
@@ -44,15 +53,31 @@ class ManagedTable:
             cls.__broken__ = active_registry().refuse(cls.__name__, error, where)  # type: ignore[attr-defined]  # only set on a class whose declaration failed
 
 
-def declare_table(cls: type, *, schema: str | None, name: str | None) -> type[ManagedTable]:
-    """Turn a plain annotated class into a ``ManagedTable``."""
+def declare_table(
+    cls: type, *, schema: str | None, name: str | None, unknown: Mapping[str, Any]
+) -> type[ManagedTable]:
+    """Turn an annotated class into a ``ManagedTable``."""
     where = caller_location()
     if not isinstance(cls, type):
         raise DeclarationError("@ematix.table goes on a class", where=where)
-    body = {k: v for k, v in cls.__dict__.items() if k not in ("__dict__", "__weakref__")}
+    bases = tuple(b for b in cls.__bases__ if b is not object)
+    if not issubclass(cls, ManagedTable):
+        bases = (*bases, ManagedTable)
+    # What a class with __slots__ keeps in its dictionary belongs to that class alone.
+    slots = [n for n, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType)]
+    own = {"__dict__", "__weakref__", "__slots__", "__table__", "__broken__", *slots}
+    body = {k: v for k, v in vars(cls).items() if k not in own}
     body["__schema__"] = schema
-    body["__tablename__"] = name or snake_case(cls.__name__)
-    return type(cls.__name__, (ManagedTable,), body)
+    body["__tablename__"] = snake_case(cls.__name__) if name is None else name
+    for keyword in unknown:
+        known = ("schema", "name")
+        error = UnknownName(
+            f"@ematix.table of {cls.__name__} has no option {keyword!r}",
+            fix=nearest(keyword, known),
+        )
+        body["__broken__"] = active_registry().refuse(cls.__name__, error, where)
+        body["__abstract__"] = True
+    return type(cls.__name__, bases, body)
 
 
 def snake_case(name: str) -> str:
@@ -64,13 +89,15 @@ def snake_case(name: str) -> str:
 def _table_of(
     cls: type[ManagedTable], schema: str | None, name: str | None, where: SourceLocation
 ) -> Table:
-    columns, natural = _collect_columns(cls)
+    annotations = _annotations(cls)
+    _check_attributes(cls, annotations)
+    columns, natural = _collect_columns(cls, annotations)
     if not columns:
         raise DeclarationError(
             f"table {cls.__name__} declares no columns",
             fix="add columns such as event_id: Annotated[BigInt, pk()]",
         )
-    table_name = TableName(schema, name or snake_case(cls.__name__))
+    table_name = TableName(schema, snake_case(cls.__name__) if name is None else name)
     for part in (schema, table_name.name):
         if part is not None:
             _check_identifier(part, f"table {cls.__name__}")
@@ -78,8 +105,8 @@ def _table_of(
         name=table_name,
         columns=tuple(columns),
         natural_keys=tuple(tuple(group) for group in natural.values()),
-        unique_constraints=tuple(tuple(u) for u in cls.__unique_constraints__),
-        merge_keys=tuple(cls.__merge_keys__ or ()),
+        unique_constraints=_column_groups(cls),
+        merge_keys=_column_group("__merge_keys__", cls, cls.__merge_keys__ or ()),
         doc=(cls.__doc__ or "") if "__doc__" in cls.__dict__ else "",
         location=where,
     )
@@ -87,34 +114,111 @@ def _table_of(
     return table
 
 
+_SETTINGS = (
+    "__abstract__",
+    "__merge_keys__",
+    "__schema__",
+    "__tablename__",
+    "__unique_constraints__",
+)
+
+
+def _check_attributes(cls: type[ManagedTable], annotations: Mapping[str, Any]) -> None:
+    """Refuse class attributes that look meant but would have no effect."""
+    for name, value in vars(cls).items():
+        if isinstance(value, Table | Column):
+            continue
+        if name.startswith("__"):
+            close = difflib.get_close_matches(name, _SETTINGS, n=1, cutoff=0.8)
+            if close and name not in _SETTINGS and not hasattr(type, name):
+                raise UnknownName(
+                    f"table {cls.__name__} has no setting {name}", fix=f"did you mean {close[0]}?"
+                )
+        elif isinstance(value, ColumnType | NullableType) or (
+            isinstance(value, type) and issubclass(value, ColumnType)
+        ):
+            raise DeclarationError(
+                f"column {name!r} of table {cls.__name__} is assigned, not annotated",
+                fix=f"write a colon: {name}: …",
+            )
+        elif name in annotations and not is_dataclass(cls):
+            raise DeclarationError(
+                f"column {name!r} of table {cls.__name__} has a value, which a table ignores",
+                fix="to replace NULL write Annotated[…, default(…)]; otherwise remove it",
+            )
+
+
+def _column_groups(cls: type[ManagedTable]) -> tuple[tuple[str, ...], ...]:
+    groups = cls.__unique_constraints__
+    if isinstance(groups, str) or any(isinstance(g, str) for g in groups):
+        raise DeclarationError(
+            f"__unique_constraints__ of table {cls.__name__} must be a list of lists of columns",
+            fix='write for example (("order_id", "line"),)',
+        )
+    return tuple(_column_group("__unique_constraints__", cls, group) for group in groups)
+
+
+def _column_group(setting: str, cls: type, names: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(names, str) or not all(isinstance(n, str) for n in names):
+        raise DeclarationError(
+            f"{setting} of table {cls.__name__} must be a list of column names, not {names!r}",
+            fix=f'write for example {setting} = ("order_id",)',
+        )
+    return tuple(names)
+
+
 def _collect_columns(
-    cls: type[ManagedTable],
+    cls: type[ManagedTable], annotations: Mapping[str, Any]
 ) -> tuple[list[Column], dict[str, list[str]]]:
     columns: list[Column] = []
     natural: dict[str, list[str]] = {}
-    for name, annotation in _annotations(cls).items():
-        column, key_group = _column_of(name, annotation)
+    for name, annotation in annotations.items():
+        try:
+            column, groups = _column_of(name, annotation)
+        except EmatixError as error:
+            error.what = f"column {name!r} of table {cls.__name__}: {error.what}"
+            raise
         columns.append(column)
-        if key_group is not None:
-            natural.setdefault(key_group, []).append(name)
-    for name, value in cls.__dict__.items():
-        if isinstance(value, Column):
-            columns.append(replace(value, name=value.name or name, nullable=_nullable(value)))
+        for group in groups:
+            natural.setdefault(group, []).append(name)
+    held: dict[str, Column] = {}
+    for base in reversed(cls.__mro__):
+        held |= {n: v for n, v in vars(base).items() if isinstance(v, Column)}
+    for name, value in held.items():
+        try:
+            columns.append(_assigned_column(name, value))
+        except EmatixError as error:
+            error.what = f"column {name!r} of table {cls.__name__}: {error.what}"
+            raise
     return columns, natural
 
 
-def _nullable(column: Column) -> bool:
-    return column.nullable and not column.primary_key
+def _assigned_column(name: str, column: Column) -> Column:
+    column_type, optional = parse_annotation(column.type)
+    for marker in column.normalizers:
+        if not _is_normalizer(marker):
+            raise _not_a_marker(marker)
+    return replace(
+        column,
+        type=column_type,
+        name=column.name or name,
+        nullable=(column.nullable or optional) and not column.primary_key,
+        normalizers=tuple(column.normalizers),
+    )
 
 
 def _annotations(cls: type[ManagedTable]) -> dict[str, Any]:
     """The annotated columns of the class and of its abstract bases, theirs first."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        own = base.__dict__.get("__annotations__", {})
+        own = inspect.get_annotations(base)
         if own and base is not ManagedTable:
             found |= _evaluated(base, own)
-    return {n: hint for n, hint in found.items() if typing.get_origin(hint) is not ClassVar}
+    return {
+        name: hint
+        for name, hint in found.items()
+        if ClassVar not in (hint, typing.get_origin(hint))
+    }
 
 
 def _evaluated(cls: type, annotations: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +228,7 @@ def _evaluated(cls: type, annotations: dict[str, Any]) -> dict[str, Any]:
         return typing.get_type_hints(
             holder,
             globalns=vars(module) if module else None,
-            localns=_calling_locals(),
+            localns=dict(caller_frame().f_locals),
             include_extras=True,
         )
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
@@ -134,41 +238,29 @@ def _evaluated(cls: type, annotations: dict[str, Any]) -> dict[str, Any]:
         ) from error
 
 
-def _calling_locals() -> dict[str, Any]:
-    """Names of the function a table may be declared in, for string annotations."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
-        "ematix_flow"
-    ):
-        frame = frame.f_back
-    return frame.f_locals
-
-
-def _column_of(name: str, annotation: Any) -> tuple[Column, str | None]:
+def _column_of(name: str, annotation: Any) -> tuple[Column, list[str]]:
     markers: tuple[Any, ...] = ()
     if typing.get_origin(annotation) is typing.Annotated:
         annotation, *rest = typing.get_args(annotation)
         markers = tuple(rest)
     column_type, optional = parse_annotation(annotation)
-    primary, key_group, chain = False, None, []
+    primary = False
+    groups: list[str] = []
+    chain: list[Any] = []
     for marker in markers:
         if isinstance(marker, PrimaryKey):
             primary = True
         elif isinstance(marker, NaturalKey):
-            key_group = marker.group
+            groups.append(marker.group)
         elif isinstance(marker, Nullable):
             optional = True
-        elif isinstance(marker, Normalizer):
+        elif _is_normalizer(marker):
             chain.append(marker)
         else:
-            shown = getattr(marker, "__name__", repr(marker))
-            raise DeclarationError(
-                f"column {name!r}: {shown} is not a column marker",
-                fix=f"call it: {shown}()" if callable(marker) else "use pk(), trim() and the like",
-            )
+            raise _not_a_marker(marker)
     if primary and optional:
         raise DeclarationError(
-            f"column {name!r} is part of the primary key and cannot be nullable",
+            "a part of the primary key cannot be nullable",
             fix="remove | None or pk()",
         )
     column = Column(
@@ -178,11 +270,27 @@ def _column_of(name: str, annotation: Any) -> tuple[Column, str | None]:
         name=name,
         normalizers=tuple(chain),
     )
-    return column, key_group
+    return column, groups
+
+
+def _not_a_marker(marker: object) -> DeclarationError:
+    shown = getattr(marker, "__name__", repr(marker))
+    return DeclarationError(
+        f"{shown} is not a column marker",
+        fix=f"call it: {shown}()" if callable(marker) else "use pk(), trim() and the like",
+    )
+
+
+def _is_normalizer(marker: object) -> bool:
+    # Whoever holds a normalizer has loaded them; a table without any need not.
+    from ematix_flow.normalize.base import is_normalizer
+
+    return is_normalizer(marker)
 
 
 def _check_names(table: Table, cls: str) -> None:
     seen: set[str] = set()
+    spelled: dict[str, str] = {}
     for column in table.columns:
         _check_identifier(column.name, f"column {column.name!r} of table {cls}")
         if column.name in _ADDED_COLUMNS:
@@ -192,6 +300,13 @@ def _check_names(table: Table, cls: str) -> None:
             )
         if column.name in seen:
             raise DuplicateName(f"table {cls} declares column {column.name!r} twice")
+        alike = spelled.setdefault(column.name.lower(), column.name)
+        if alike != column.name:
+            raise DuplicateName(
+                f"columns {alike!r} and {column.name!r} of table {cls} differ in case only, which "
+                "most databases take for one name",
+                fix="rename one of them",
+            )
         seen.add(column.name)
     groups: Iterable[tuple[str, tuple[str, ...]]] = [
         ("__merge_keys__", table.merge_keys),
@@ -206,8 +321,13 @@ def _check_names(table: Table, cls: str) -> None:
                 )
 
 
-def _check_identifier(name: str, what: str) -> None:
-    if not name or "\x00" in name or len(name.encode()) > _MAX_NAME_BYTES:
+def _check_identifier(name: object, what: str) -> None:
+    if (
+        not isinstance(name, str)
+        or not name
+        or "\x00" in name
+        or len(name.encode()) > _MAX_NAME_BYTES
+    ):
         raise DeclarationError(
             f"{what}: a name must have from 1 to {_MAX_NAME_BYTES} bytes and no NUL",
             fix="shorten or rename it",

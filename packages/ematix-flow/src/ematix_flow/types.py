@@ -31,7 +31,7 @@ class ColumnType:
     __ror__ = __or__
 
     def __call__(self) -> ColumnType:
-        # Python 3.10's typing only lets callables stand in Annotated[...] and Optional[...].
+        """Itself: typing of Python 3.10 lets only callables stand in annotations."""
         return self
 
     def to_spec(self) -> dict[str, Any]:
@@ -46,6 +46,7 @@ class NullableType:
     type: ColumnType
 
     def __call__(self) -> ColumnType:
+        """The type, as for the types themselves."""
         return self.type
 
 

@@ -7,11 +7,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.base import Harness, all_harnesses
 
-from ematix_flow import ManagedTable, ematix
+from ematix_flow import DuckDBConnection, ManagedTable, ematix
+from ematix_flow.backends.loading import backend_class
 from ematix_flow.pipeline import Pipeline
 from ematix_flow.registry import register_connection
+from harness.base import Harness, all_harnesses
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*abilities): only backends that declare all of them")
+
+
+def abilities(cls: type[Harness]) -> set[str]:
+    """What a backend declares, in the words of ``@pytest.mark.needs``."""
+    declared = backend_class(cls.kind).capabilities
+    found = set(declared.verbs)
+    found |= {"source"} if declared.source else set()
+    found |= {"target"} if declared.target else set()
+    found |= {"same_database"} if declared.same_database else set()
+    return found if declared.refused_types else found | {"every type"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give every test the backends that declare what it needs; by ability, never by name."""
+    if "backend" not in metafunc.fixturenames:
+        return
+    needed = {"target", "insert"}
+    for mark in metafunc.definition.iter_markers("needs"):
+        needed |= set(mark.args)
+    chosen = [cls for cls in all_harnesses() if needed <= abilities(cls)]
+    metafunc.parametrize("backend", [_parameter(cls) for cls in chosen], indirect=True)
 
 
 def _parameter(cls: type[Harness]) -> Any:
@@ -19,7 +45,7 @@ def _parameter(cls: type[Harness]) -> Any:
     return pytest.param(cls, id=cls.name, marks=marks)
 
 
-@pytest.fixture(params=[_parameter(cls) for cls in all_harnesses()])
+@pytest.fixture
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     """One backend, reached by its own driver."""
     cls: type[Harness] = request.param
@@ -41,11 +67,13 @@ def loader(backend: Harness, engine: object) -> Loader:
         table: type[ManagedTable], rows: Rows, schema: str, *, mode: str = "append", **options: Any
     ) -> Pipeline:
         register_connection(backend.connection("target"))
+        # The rows come from Python; a connection that can be read only has to be named.
+        register_connection(DuckDBConnection(name="rows", path=str(backend.folder / "rows.duckdb")))
         held = list(rows)
 
         @ematix.pipeline(
             target=table,
-            source_connection="target",
+            source_connection="rows",
             target_connection="target",
             mode=mode,
             name=f"load_{table.__name__.lower()}",

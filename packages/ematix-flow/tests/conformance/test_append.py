@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 import pytest
-from harness.base import Harness
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.conftest import Loader
 from ematix_flow import BigInt, EmatixError, Text, ematix, pk
 from ematix_flow.backends.loading import load_backend
+from harness.base import Harness
 
 
 @ematix.table(schema="app")

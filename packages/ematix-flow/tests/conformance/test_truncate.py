@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from harness.base import Harness
 
 from conformance.conftest import Loader
 from conformance.test_append import ROWS, SCHEMA, Events, plain
 from ematix_flow.errors import EmptySource
+from harness.base import Harness
+
+pytestmark = pytest.mark.needs("replace")
 
 
 def test_the_new_rows_replace_the_old(backend: Harness, loader: Loader) -> None:

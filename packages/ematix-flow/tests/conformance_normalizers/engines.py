@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -14,9 +15,10 @@ import psycopg
 import pyarrow as pa
 
 from ematix_flow import types as t
-from ematix_flow.normalize import Normalizer
+from ematix_flow.normalize import Normalizer, apply_chain
+from ematix_flow.normalize.constants import single
 from ematix_flow.sql.identifiers import column
-from ematix_flow.sql.normalizers import compile_chain
+from ematix_flow.sql.normalizers import CannotMatch, compile_chain
 
 NAME = "the value"
 VALUE = column(NAME)
@@ -93,12 +95,37 @@ def in_duckdb(cases: Sequence[tuple[Case, str, t.ColumnType | None]]) -> list[li
         for case, expression, _ in cases:
             rows = pa.table({"row": pa.array(range(len(case.values))), NAME: arrow_column(case)})
             connection.register("rows", rows)
-            table = connection.execute(
-                f'SELECT {expression} AS result FROM rows ORDER BY "row"'
-            ).to_arrow_table()
-            results.append(table["result"].to_pylist())
+            query = f'SELECT {expression} AS result FROM rows ORDER BY "row"'
+            table = connection.sql(query).to_arrow_table()
+            result = table["result"]
+            if pa.types.is_timestamp(result.type) and result.type.tz:
+                result = result.cast(pa.timestamp("us", tz="UTC"))
+            results.append(result.to_pylist())
             connection.unregister("rows")
     return results
+
+
+# A collation other than the plain one: no expression may depend on it.
+_SQLITE = {
+    "text": "TEXT COLLATE NOCASE",
+    "small_int": "INTEGER",
+    "integer": "INTEGER",
+    "big_int": "INTEGER",
+    "boolean": "INTEGER",
+    "float": "REAL",
+    "double": "REAL",
+}
+
+
+def storable(case: Case, dialect: str) -> Case:
+    """The case without values that the database cannot hold as they are."""
+    if dialect == "postgres":
+        return replace(case, values=tuple(v for v in case.values if "\0" not in str(v)))
+    if dialect == "sqlite":
+        if case.source.kind not in _SQLITE:
+            raise CannotMatch("SQLite keeps them in another form")
+        return replace(case, values=tuple(v for v in case.values if str(v) != "nan"))
+    return case
 
 
 def in_sqlite(cases: Sequence[tuple[Case, str, t.ColumnType | None]]) -> list[list[Any]]:
@@ -106,9 +133,7 @@ def in_sqlite(cases: Sequence[tuple[Case, str, t.ColumnType | None]]) -> list[li
     connection = sqlite3.connect(":memory:")
     try:
         for case, expression, _ in cases:
-            affinity = {"text": "TEXT COLLATE NOCASE", "double": "REAL"}.get(
-                case.source.kind, "INTEGER"
-            )
+            affinity = _SQLITE[case.source.kind]
             connection.execute(f'CREATE TABLE t ("row" INTEGER, "{NAME}" {affinity})')
             connection.executemany("INSERT INTO t VALUES (?, ?)", list(enumerate(case.values)))
             found = connection.execute(f'SELECT {expression} FROM t ORDER BY "row"').fetchall()
@@ -137,10 +162,8 @@ _POSTGRES = {
 def in_postgres(url: str) -> Run:
     def run(cases: Sequence[tuple[Case, str, t.ColumnType | None]]) -> list[list[Any]]:
         results = []
-        with psycopg.connect(url) as connection:
-            # A zone other than UTC: no expression may depend on it.
-            connection.execute("SET TimeZone = 'America/New_York'")
-            connection.execute("SET DateStyle = 'SQL, DMY'")
+        with psycopg.connect(url, options="-c TimeZone=UTC") as connection:
+            connection.prepare_threshold = None
             for case, expression, _ in cases:
                 kind = case.source
                 sql_type = (
@@ -152,21 +175,55 @@ def in_postgres(url: str) -> Run:
                 with connection.cursor().copy("COPY t FROM STDIN") as copy:
                     for row in enumerate(case.values):
                         copy.write_row(row)
-                found = connection.execute(f'SELECT {expression} FROM t ORDER BY "row"'.encode())
+                # Settings other than the usual ones: no expression may depend on them.
+                connection.execute("SET TimeZone = 'America/New_York'")
+                connection.execute("SET DateStyle = 'SQL, DMY'")
+                made = f'CREATE TEMP TABLE made AS SELECT "row", {expression} AS result FROM t'
+                connection.execute(made.encode())
+                connection.execute("SET TimeZone = 'UTC'")
+                connection.execute("SET DateStyle = 'ISO'")
+                found = connection.execute('SELECT result FROM made ORDER BY "row"')
                 results.append([value for (value,) in found.fetchall()])
-                connection.execute("DROP TABLE t")
+                connection.execute("DROP TABLE t, made")
             connection.rollback()
         return results
 
     return run
 
 
-def comparable(value: Any) -> Any:
+def comparable(value: Any, kind: t.ColumnType | None) -> Any:
     """A result in a form in which equal values are equal, whatever driver brought it."""
     if isinstance(value, datetime):
         return value if value.tzinfo is None else value.astimezone(timezone.utc)
     if isinstance(value, float):
-        return "NaN" if value != value else value + 0.0
-    if isinstance(value, bool) or value is None or isinstance(value, str | date):
-        return value
-    return Decimal(value) if isinstance(value, int | Decimal) else value
+        if math.isnan(value):
+            return "NaN"
+        # psycopg reads a 32-bit number from its shortest text.
+        return (single(value) if kind == t.Float() else value) + 0.0
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        return Decimal(value)
+    return value
+
+
+def disagreements(cases: Sequence[Case], dialect: str, run: Run) -> tuple[list[str], int]:
+    """Every value on which an engine and the oracle differ, and how many cases it took on."""
+    taken = []
+    for case in cases:
+        try:
+            taken.append(compiled(storable(case, dialect), dialect))
+        except CannotMatch:
+            if dialect == "spark":
+                raise
+    if not taken:
+        return [], 0
+    found = []
+    for (case, expression, kind), results in zip(taken, run(taken), strict=True):
+        assert len(results) == len(case.values)
+        for value, result in zip(case.values, results, strict=True):
+            expected = comparable(apply_chain(case.chain, value, case.source), kind)
+            if comparable(result, kind) != expected:
+                found.append(
+                    f"{list(case.chain)} on {case.source} {value!r}: {result!r}, not {expected!r}"
+                    f" ({kind}): {expression[:100]!a}"
+                )
+    return found, len(taken)

@@ -41,7 +41,11 @@ class Harness(ABC):
     def litter(self, connection: Connection) -> list[str]:
         """What runs have left behind: stages, spools, locks. Empty when all is well."""
 
-    def close(self) -> None:
+    def spelled(self, name: TableName) -> str:
+        """A table as a user of this product writes it in SQL."""
+        return str(name)
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to give back
         """Give back what was taken."""
 
 

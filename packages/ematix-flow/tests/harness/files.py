@@ -91,7 +91,7 @@ class OrcHarness(FilesHarness):
     extension = "orc"
 
     def read(self, file: Path) -> Iterator[dict[str, Any]]:
-        import pyarrow.orc as orc
+        from pyarrow import orc
 
         yield from orc.read_table(file).to_pylist()
 

@@ -52,6 +52,9 @@ class SQLiteHarness(Harness):
         )
         return bool(rows)
 
+    def spelled(self, name: TableName) -> str:
+        return f"{name.schema}__{name.name}"
+
     def litter(self, connection: Connection) -> list[str]:
         return [p.name for p in self.folder.glob(".*")]
 

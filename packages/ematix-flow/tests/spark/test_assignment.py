@@ -7,8 +7,8 @@ from typing import Any
 
 import duckdb
 import pytest
-from conformance.test_types import SCHEMA, Everything
 
+from conformance.test_types import SCHEMA, Everything
 from ematix_flow import DuckDBConnection, ematix, register_connection
 from ematix_flow.errors import DataError
 

@@ -138,7 +138,7 @@ class Landing(ABC):
     def stage(self, engine: Engine, rows: DataFrame) -> Staged:
         """Write rows where no reader sees them; they have exactly the load's columns."""
 
-    def stage_query(self, select: str) -> Staged:  # noqa: ARG002 - the refusal needs no query
+    def stage_query(self, select: str) -> Staged:
         """Use a query of the same database as the incoming rows, without moving them."""
         raise Unsupported("this target has no same-database path")
 
@@ -174,7 +174,8 @@ class LiveConnection(ABC):
         """The rows of a query as a pandas DataFrame."""
         import pandas
 
-        return pandas.DataFrame(self.query(sql))
+        rows: pandas.DataFrame = pandas.DataFrame(self.query(sql))
+        return rows
 
     def __enter__(self) -> LiveConnection:
         return self
@@ -215,11 +216,11 @@ class Backend(ABC):
     def read(self, engine: Engine, query: SourceQuery) -> DataFrame:
         """The rows of a query; each column in the Spark form of its described type."""
 
-    def same_database(self, other: Backend) -> bool:  # noqa: ARG002 - the answer needs no other
+    def same_database(self, other: Backend) -> bool:
         """Whether a query here can be inserted there without leaving the database."""
         return False
 
-    def subquery(self, query: SourceQuery) -> str:  # noqa: ARG002 - the refusal needs no query
+    def subquery(self, query: SourceQuery) -> str:
         """A user's query as something to select from, on the same-database path."""
         raise Unsupported(f"{self.kind} has no same-database path")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -75,6 +78,7 @@ _FOUND: dict[str, t.ColumnType] = {
     "UUID": t.UUID(),
     "BLOB": t.Bytes(),
 }
+_creation_locks: defaultdict[Path, Any] = defaultdict(threading.RLock)
 
 
 class DuckDB(SqlBackend):
@@ -166,6 +170,28 @@ class DuckDB(SqlBackend):
     def same_database(self, other: Any) -> bool:
         """Whether both are the same file."""
         return isinstance(other, DuckDB) and self.file == other.file
+
+    def table(self, name: TableName) -> exp.Table:
+        """Schema and name; the database too where DuckDB could take the schema for it."""
+        found = super().table(name)
+        schema = name.schema or self.default_schema
+        database = self.file.name.partition(".")[0]
+        if schema and schema.lower() == database.lower():
+            found.set("catalog", exp.to_identifier(database, quoted=True))
+        return found
+
+    def create_schema(self, name: TableName) -> list[str]:
+        """Create the schema that ``table`` names."""
+        table = self.table(name)
+        parts = [part for part in (table.catalog, table.db) if part]
+        spelled = ".".join(quoted(part, self.dialect) for part in parts)
+        return [f"CREATE SCHEMA IF NOT EXISTS {spelled}"]
+
+    @contextlib.contextmanager
+    def creation_lock(self, session: Session) -> Iterator[None]:
+        """One process has the file, so a lock of that process is enough."""
+        with _creation_locks[self.file]:
+            yield
 
     def stored_type(self, column_type: t.ColumnType) -> str:
         """DuckDB's name of a type."""

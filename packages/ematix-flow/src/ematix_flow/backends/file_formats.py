@@ -258,6 +258,27 @@ def orc_ddl(column_type: ColumnType) -> str:
     return spark_ddl(column_type).replace("TIMESTAMP_NTZ", "TIMESTAMP")
 
 
+def _orc_form(name: str, column_type: ColumnType) -> str:
+    value = f"CAST({quote(name)} AS {orc_ddl(column_type)})"
+    skipped = _is_skipped_day(column_type, quote(name))
+    if skipped is None:
+        return value
+    error = literal(
+        f"column {name!r}: ORC files cannot hold the days from 1582-10-05 to 1582-10-14"
+    )
+    return f"CASE WHEN {skipped} THEN raise_error({error}) ELSE {value} END"
+
+
+def _is_skipped_day(column_type: ColumnType, value: str, depth: int = 0) -> str | None:
+    """Whether a value is of the days that ORC's calendar leaves out; it would be moved."""
+    if isinstance(column_type, Array):
+        inner = _is_skipped_day(column_type.element, f"e{depth}", depth + 1)
+        return inner and f"exists({value}, e{depth} -> coalesce({inner}, false))"
+    if column_type.kind not in ("date", "timestamp", "timestamp_tz"):
+        return None
+    return f"CAST({value} AS DATE) BETWEEN DATE'1582-10-05' AND DATE'1582-10-14'"
+
+
 def encode(
     rows: DataFrame, columns: Sequence[tuple[str, ColumnType]], form: FileFormat
 ) -> DataFrame:
@@ -269,8 +290,8 @@ def _encoded(name: str, column_type: ColumnType, form: FileFormat) -> str:
     value = quote(name)
     if form.format == "json_lines":
         value = json_form(column_type, value)
-    elif form.format == "orc" and orc_ddl(column_type) != spark_ddl(column_type):
-        value = f"CAST({value} AS {orc_ddl(column_type)})"
+    elif form.format == "orc":
+        value = _orc_form(name, column_type)
     elif form.format == "csv":
         value = text_form(column_type, value)
         if form.null_value is not None:
@@ -323,6 +344,8 @@ def _csv_marks(form: FileFormat) -> dict[str, Any]:
         "sep": form.delimiter,
         "quote": form.quote,
         "escape": form.escape or form.quote,
+        # Left unset it is NUL, and Spark would drop every NUL inside quotes.
+        "charToEscapeQuoteEscaping": form.escape or form.quote,
         "ignoreLeadingWhiteSpace": False,
         "ignoreTrailingWhiteSpace": False,
         "encoding": "UTF-8",

@@ -22,6 +22,7 @@ from ematix_flow.backends.file_formats import (
 )
 from ematix_flow.backends.file_sources import Store, data_files, file_errors
 from ematix_flow.backends.manifest import (
+    TOUCHED,
     DataFile,
     Layout,
     Manifest,
@@ -95,7 +96,7 @@ class FilesLanding(Landing):
     def _settle(self, stage: Path) -> None:
         """Delete what a run that is over moved or replaced, unless the table needs it."""
         try:
-            names = json.loads((stage / "touched.json").read_text(encoding="utf-8"))
+            names = json.loads((stage / TOUCHED).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return
         newest = self.log.newest()
@@ -110,7 +111,7 @@ class FilesLanding(Landing):
             json.dump({"added": added, "replaced": replaced}, file)
             file.flush()
             os.fsync(file.fileno())
-        scratch.rename(self.stage_folder.path / "touched.json")
+        scratch.rename(self.stage_folder.path / TOUCHED)
 
     def stage(self, engine: Engine, rows: DataFrame) -> Staged:
         """Write the new files where no reader looks."""

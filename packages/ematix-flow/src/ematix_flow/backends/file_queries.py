@@ -205,7 +205,8 @@ def look_up(sql: str, store: Store) -> FileQuery:
         start = table.parts[0].meta["start"]
         end = table.parts[-1].meta["end"] + 1
         alias = "" if table.alias else _alias(table)
-        edits.append((start, end, f"{{{name}}}" + (f" AS {quote(alias)}" if alias else "")))
+        shown = f" AS {_escaped(quote(alias))}" if alias else ""
+        edits.append((start, end, f"{{{name}}}{shown}"))
         if not table.alias and table.db:
             unaliased.add((table.db.lower(), table.name.lower()))
     for column in tree.find_all(exp.Column):
@@ -222,16 +223,17 @@ def _is_qualified(column: exp.Column, unaliased: Collection[tuple[str, str]]) ->
 
 def _edited(text: str, edits: list[tuple[int, int, str]]) -> str:
     """The text with its edits; braces of the user's own are doubled, as Spark wants them."""
+    if not edits:
+        return text
     done, at = "", 0
-    has_relations = any(new for _, _, new in edits)
     for start, end, new in sorted(edits):
-        done += _escaped(text[at:start], has_relations) + new
+        done += _escaped(text[at:start]) + new
         at = end
-    return done + _escaped(text[at:], has_relations)
+    return done + _escaped(text[at:])
 
 
-def _escaped(text: str, formatted: bool) -> str:
-    return text.replace("{", "{{").replace("}", "}}") if formatted else text
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _tables(tree: exp.Query) -> list[exp.Table]:

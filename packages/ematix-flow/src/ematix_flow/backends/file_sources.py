@@ -118,10 +118,12 @@ class Store:
 
     def folder(self, folder: Path, *, format: str | None = None) -> Relation:
         """The table in a folder: what its newest manifest lists, else the files in it."""
-        manifest = ManifestLog(folder).newest()
+        log = ManifestLog(folder)
+        # The files first: what a run commits after this line, its manifest shows.
+        files = [] if log.numbers() else data_files(folder)
+        manifest = log.newest()
         if manifest is not None:
             return self.manifest(folder, manifest)
-        files = data_files(folder)
         if not files:
             raise Permanent(
                 f"the folder {folder} has no data files", connection=self.name, fix="check the name"
@@ -217,6 +219,13 @@ def _is_visible(name: str) -> bool:
 
 
 def data_files(folder: Path) -> list[Path]:
+    """The files of a folder without a manifest; those of a run under way are left out."""
+    found = _listed(folder)
+    moving = ManifestLog(folder).in_flight()
+    return [file for file in found if str(file.relative_to(folder)) not in moving]
+
+
+def _listed(folder: Path) -> list[Path]:
     """The files of a folder and its subfolders, hidden names left out."""
     found: list[Path] = []
     for path, folders, names in os.walk(folder):

@@ -23,7 +23,10 @@ def backend_class(kind: str) -> type[Backend]:
         cls: type[Backend] = found[kind].load()
         return cls
     if kind in CONNECTION_CLASSES:
-        raise NotAvailableYet(f"a batch pipeline over a {kind!r} connection")
+        raise NotAvailableYet(
+            f"a batch pipeline over a {kind!r} connection",
+            fix=f"use one of {', '.join(sorted(found))} meanwhile",
+        )
     raise Unsupported(
         f"no backend is installed for {kind!r} connections",
         fix=f"use one of {', '.join(sorted(found))}",

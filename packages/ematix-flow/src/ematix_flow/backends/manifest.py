@@ -21,6 +21,7 @@ from ematix_flow.types import Array, ColumnType
 
 FOLDER = "_ematix"
 FORMAT_VERSION = 1
+TOUCHED = "touched.json"
 _DIGITS = 12
 
 
@@ -197,6 +198,16 @@ class ManifestLog:
             if manifest.run.get("run_id") == run_id:
                 return manifest
         return None
+
+    def in_flight(self) -> set[str]:
+        """Names of files that runs have moved here but not committed; they are nobody's rows."""
+        names: set[str] = set()
+        for stage in self.stage_root.glob(f"*/{TOUCHED}"):
+            try:
+                names.update(json.loads(stage.read_text(encoding="utf-8"))["added"])
+            except FileNotFoundError:
+                continue
+        return names
 
     def create(self, manifest: Manifest, *, scratch: Path) -> bool:
         """Commit a manifest under its number; False when another commit has that number.

@@ -6,6 +6,7 @@ Reads go through JDBC, over a query that leaves only plain types on the wire.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -27,7 +28,7 @@ from ematix_flow.backends.postgres_copy import CopyTask, copied_value
 from ematix_flow.backends.postgres_errors import translate
 from ematix_flow.backends.sql import Session, SqlBackend, SqlLanding
 from ematix_flow.connections import PostgresConnection
-from ematix_flow.errors import EmatixError, Fenced, Transient, Unsupported
+from ematix_flow.errors import EmatixError, Unsupported
 from ematix_flow.model import Table, TableName
 from ematix_flow.sql.identifiers import quoted
 from ematix_flow.sql.spark import quote, spark_ddl
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from ematix_flow.engine.session import Engine
+
+logger = logging.getLogger(__name__)
 
 _TYPES = {
     "small_int": "smallint",
@@ -75,7 +78,7 @@ _FOUND: dict[str, t.ColumnType] = {
     "bytea": t.Bytes(),
 }
 _FETCH_ROWS = "10000"
-_BOOKKEEPING_LOCK = 7_239_114_001
+_CREATION_LOCK = 7_239_114_001
 _STAGE = "stage_"
 
 
@@ -192,13 +195,15 @@ class Postgres(SqlBackend):
         return f"CAST({exp.Literal.string(value).sql()} AS {self.stored_type(column_type)})"
 
     @contextlib.contextmanager
-    def bookkeeping_lock(self, session: Session) -> Iterator[None]:
+    def creation_lock(self, session: Session) -> Iterator[None]:
         """``IF NOT EXISTS`` is not enough for two first commits at once."""
-        session.rows(f"SELECT pg_advisory_lock({_BOOKKEEPING_LOCK})")
+        session.rows(f"SELECT pg_advisory_lock({_CREATION_LOCK})")
         try:
             yield
         finally:
-            session.rows(f"SELECT pg_advisory_unlock({_BOOKKEEPING_LOCK})")
+            # A session that is lost has given its locks back.
+            with contextlib.suppress(EmatixError):
+                session.rows(f"SELECT pg_advisory_unlock({_CREATION_LOCK})")
 
     def inspect_in(self, session: Session, name: TableName) -> FoundTable | None:
         """From the system catalogue."""
@@ -255,7 +260,7 @@ class Postgres(SqlBackend):
         )
         engine.require_jars(self.jars)
         address = self.address()
-        options = {
+        options: dict[str, Any] = {
             "url": jdbc_url(address),
             "driver": "org.postgresql.Driver",
             "dbtable": f"(SELECT {items} FROM {self.subquery(query)}) AS jdbc_source",
@@ -302,10 +307,22 @@ class PostgresLanding(SqlLanding):
         for (table,) in tables:
             run_id = table.removeprefix(_STAGE).removesuffix("_parts")
             if self.session.one("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (run_id,)):
-                self.session.run(
-                    f"DROP TABLE IF EXISTS {quoted(SCHEMA, 'postgres')}.{quoted(table, 'postgres')}"
-                )
+                try:
+                    self._drop_orphan(f"{quoted(SCHEMA, 'postgres')}.{quoted(table, 'postgres')}")
+                except EmatixError as error:
+                    # Another user's, perhaps: no reason to fail a run that does not need it.
+                    logger.warning("the stage %s of a dead run is still there: %s", table, error)
                 self.session.rows("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", (run_id,))
+
+    def _drop_orphan(self, table: str) -> None:
+        """Executors may outlive their driver: a copy still under way would block the drop."""
+        self.session.rows(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE pid <> pg_backend_pid() "
+            "AND relation = to_regclass(%s) AND database = "
+            "(SELECT oid FROM pg_database WHERE datname = current_database())",
+            (table,),
+        )
+        self.session.run(f"DROP TABLE IF EXISTS {table}")
 
     def stage(self, engine: Engine, rows: DataFrame) -> Staged:
         """Every task copies its partition in one transaction, at most once."""
@@ -314,8 +331,10 @@ class PostgresLanding(SqlLanding):
         load.announce("staging")
         self._create_stage()
         task = CopyTask(self.backend.conninfo(), self._stage, self._parts, self.backend.name)
+        # Numbered, because mapInArrow cannot take a name with a dot in it.
         texts = [
-            f"{copied_value(quote(c.name), c.type)} AS {quote(c.name)}" for c in load.table.columns
+            f"{copied_value(quote(c.name), c.type)} AS c{i}"
+            for i, c in enumerate(load.table.columns)
         ]
         copied = rows.selectExpr(*texts).mapInArrow(task, "rows BIGINT, bytes BIGINT")
         done = copied.selectExpr("sum(rows)", "sum(bytes)").first()
@@ -327,7 +346,7 @@ class PostgresLanding(SqlLanding):
         self._made_schema = not self.session.rows(
             "SELECT 1 FROM pg_namespace WHERE nspname = %s", (SCHEMA,)
         )
-        with self.backend.bookkeeping_lock(self.session), self.session.transaction():
+        with self.backend.creation_lock(self.session), self.session.transaction():
             self.session.run(f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA, 'postgres')}")
             columns = ", ".join(
                 f"{quoted(c.name, 'postgres')} {_staged_type(self.backend, c.type)}"
@@ -348,19 +367,14 @@ class PostgresLanding(SqlLanding):
             return
         self.session.run(f"DROP VIEW IF EXISTS pg_temp.{quoted('incoming', 'postgres')}")
         self.session.run(f"DROP TABLE IF EXISTS {self._stage}, {self._parts}")
-        if self._made_schema and not self.books.exists():
-            self.session.run(f"DROP SCHEMA IF EXISTS {quoted(SCHEMA, 'postgres')}")
+        if self._made_schema:
+            self._drop_empty_schema()
 
-    def _take_fence(self) -> None:
-        try:
-            super()._take_fence()
-        except Transient as error:
-            # REPEATABLE READ reports a fence that moved under us as a serialization failure.
-            raise Fenced(
-                f"another run of pipeline {self.load.run.pipeline!r} committed to "
-                f"{self.load.name} at the same moment; this run changed nothing",
-                fix="run it again if its rows are still needed",
-            ) from error
+    def _drop_empty_schema(self) -> None:
+        with self.backend.creation_lock(self.session):
+            held = "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace(%s)"
+            if not self.session.rows(held, (SCHEMA,)):
+                self.session.run(f"DROP SCHEMA IF EXISTS {quoted(SCHEMA, 'postgres')}")
 
 
 def jdbc_url(address: dict[str, Any]) -> str:

@@ -54,7 +54,7 @@ class CopyTask:
     def _copy(
         self, connection: Any, part: int, batches: Iterator[pyarrow.RecordBatch]
     ) -> tuple[int, int]:
-        import pyarrow.csv as csv
+        from pyarrow import csv
 
         # NULL is an empty field without quotes, so that an empty string stays one.
         options = csv.WriteOptions(include_header=False, quoting_style="all_valid")

@@ -7,6 +7,7 @@ transaction: fence, DDL, assertions, steps and the run's row, all or nothing.
 from __future__ import annotations
 
 import contextlib
+import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,13 +27,22 @@ from ematix_flow.backends.base import (
 )
 from ematix_flow.backends.bookkeeping import Bookkeeping
 from ematix_flow.change import CURRENT, INCOMING, Change, Counts, Insert, Replace, Step
-from ematix_flow.errors import EmatixError, Fenced, Unsupported
+from ematix_flow.errors import (
+    BackendError,
+    BadValue,
+    EmatixError,
+    Fenced,
+    Transient,
+    Unsupported,
+)
 from ematix_flow.model import LOADED_AT_COLUMN, RUN_ID_COLUMN, Column, TableName
 from ematix_flow.sql.assignment import require_same
 from ematix_flow.sql.identifiers import bare, column_list, quoted, split_name
 
 if TYPE_CHECKING:
     from ematix_flow.types import ColumnType
+
+logger = logging.getLogger(__name__)
 
 ADDED_COLUMNS = (RUN_ID_COLUMN, LOADED_AT_COLUMN)
 
@@ -200,8 +210,8 @@ class SqlBackend(Backend):
             return self.inspect_in(session, name)
 
     @contextlib.contextmanager
-    def bookkeeping_lock(self, session: Session) -> Iterator[None]:
-        """Keep two first commits from creating the bookkeeping tables at once."""
+    def creation_lock(self, session: Session) -> Iterator[None]:
+        """Keep two first commits from creating the same schema or table at once."""
         yield
 
     def instant(self, moment: datetime) -> Any:
@@ -319,6 +329,9 @@ class SqlLanding(Landing):
     def __exit__(self, *exception: object) -> None:
         try:
             self.remove_stage()
+        except EmatixError as error:
+            # The run has ended, well or not; this must not hide how. The next one sweeps.
+            logger.warning("the stage of run %s is still there: %s", self.load.run.run_id, error)
         finally:
             self._stack.close()
 
@@ -351,10 +364,23 @@ class SqlLanding(Landing):
 
     def commit(self, staged: Staged, *, keep: bool) -> Counts:
         """Everything in one transaction."""
-        load, session = self.load, self.session
-        load.announce("committing")
+        self.load.announce("committing")
+        with contextlib.ExitStack() as stack:
+            if self.load.creates or not self.books.exists():
+                stack.enter_context(self.backend.creation_lock(self.session))
+            try:
+                if keep:
+                    self.books.ensure()
+                counts = self._apply(staged, keep=keep)
+            except (BackendError, BadValue) as error:
+                self._explain_race(error)
+                raise
         if keep:
-            self.books.ensure()
+            self.load.announce("committed")
+        return counts
+
+    def _apply(self, staged: Staged, *, keep: bool) -> Counts:
+        load, session = self.load, self.session
         with session.transaction(keep=keep):
             if not keep:
                 self.books.create_missing()
@@ -374,17 +400,35 @@ class SqlLanding(Landing):
             read = staged.rows if staged.rows >= 0 else done.get("inserted", 0)
             counts = Counts(read=read, **done)
             self.books.record_run(load.run, str(load.name), counts)
-        if keep:
-            load.announce("committed")
         return counts
 
     def _take_fence(self) -> None:
         if not self.books.advance(self.load.run, str(self.load.name), self.epoch):
-            raise Fenced(
-                f"another run of pipeline {self.load.run.pipeline!r} committed to "
-                f"{self.load.name} after this one had started; this run changed nothing",
-                fix="run it again if its rows are still needed",
-            )
+            raise self._fenced()
+
+    def _fenced(self) -> Fenced:
+        return Fenced(
+            f"another run of pipeline {self.load.run.pipeline!r} committed to {self.load.name} "
+            "after this one had started; this run changed nothing",
+            fix="run it again if its rows are still needed",
+        )
+
+    def _explain_race(self, error: EmatixError) -> None:
+        """Every product reports a lost race in its own words; what is there now tells which."""
+        load = self.load
+        try:
+            fenced = self.books.epoch(load.run.pipeline, str(load.name)) != self.epoch
+            created = load.creates and self.backend.inspect_in(self.session, load.name) is not None
+        except EmatixError:
+            return
+        if fenced:
+            raise self._fenced() from error
+        if created:
+            raise Transient(
+                f"table {load.name} was created by somebody else while this run was under way",
+                connection=self.backend.name,
+                fix="run it again",
+            ) from error
 
     def _check(self, change: Change) -> None:
         for assertion in change.assertions:

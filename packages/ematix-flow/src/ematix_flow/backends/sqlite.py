@@ -26,7 +26,6 @@ from ematix_flow.backends.base import (
 )
 from ematix_flow.backends.embedded import EmbeddedLanding, spool_folder, stage_root
 from ematix_flow.backends.sql import Session, SqlBackend
-from ematix_flow.change import INCOMING
 from ematix_flow.connections import SQLiteConnection
 from ematix_flow.errors import BadValue, EmatixError, Permanent, Transient
 from ematix_flow.model import Column, TableName
@@ -297,8 +296,8 @@ class SQLiteLanding(EmbeddedLanding):
         with self.backend.translated():
             for file in sorted(staged.handle.glob("*.parquet")):
                 for batch in pq.ParquetFile(file).iter_batches(_BATCH):
-                    values = [column.to_pylist() for column in batch.columns]
-                    self.session.raw.executemany(insert, zip(*values, strict=True))
+                    rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+                    self.session.raw.executemany(insert, rows)
         values = [quoted(name, "sqlite") for name in names]
         self.define_view(self.backend.incoming_select(self.load, "staged_rows", values))
 
@@ -349,7 +348,7 @@ def _decoded(column: SourceColumn) -> str:
 def _spool_schema(columns: Sequence[SourceColumn]) -> pyarrow.Schema:
     import pyarrow as pa
 
-    carried = {
+    carried: dict[str, pyarrow.DataType] = {
         **dict.fromkeys(("small_int", "integer", "big_int", "boolean"), pa.int64()),
         **dict.fromkeys(("float", "double"), pa.float64()),
         "bytes": pa.binary(),
@@ -370,7 +369,7 @@ def _batches(
         yield pa.record_batch(arrays, schema=schema)
 
 
-def _array(column: SourceColumn, values: list[Any], kind: pyarrow.DataType) -> pyarrow.Array:
+def _array(column: SourceColumn, values: list[Any], kind: pyarrow.DataType) -> pyarrow.Array[Any]:
     import pyarrow as pa
 
     if pa.types.is_string(kind):

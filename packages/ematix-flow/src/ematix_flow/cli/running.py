@@ -109,7 +109,7 @@ def run(
         return _CANCELLED
     if outcome.failed:
         return min(error.exit_code for error in outcome.failed.values())
-    return _MISDECLARED if refused and not names else 0
+    return _MISDECLARED if project.errors and not names else 0
 
 
 def _parameters(params: Sequence[str]) -> dict[str, str]:
@@ -217,11 +217,19 @@ def _note_failure(name: str, error: EmatixError, outcome: _Outcome) -> None:
 
     outcome.failed[name] = error
     outcome.cancelled = isinstance(error, Cancelled)
-    text = str(error)
-    complain(text if f"'{name}'" in text else f"pipeline '{name}': {text}")
+    complain(_with_pipeline(name, error))
     if error.__traceback__ is not None:
         # The screen shows it with --verbose only; the level of this line is what --verbose lowers.
         logging.getLogger(__name__).info("pipeline %s failed", name, exc_info=error)
+
+
+def _with_pipeline(name: str, error: EmatixError) -> str:
+    """What went wrong, with the pipeline's name after the place in the user's file."""
+    text = str(error)
+    if f"'{name}'" in text:
+        return text
+    place = f"{error.where}: " if error.where else ""
+    return f"{place}pipeline '{name}': {text.removeprefix(place)}"
 
 
 def _line(result: RunResult) -> str:

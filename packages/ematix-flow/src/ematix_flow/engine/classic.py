@@ -207,6 +207,8 @@ class Host:
     def kill(self) -> None:
         """End the JVM at once and remove its folder."""
         atexit.unregister(self._at_exit)
+        if self.gateway is not None:
+            gateways.expect_loss()
         self.jvm.kill()
         self.workspace.remove()
 
@@ -311,7 +313,7 @@ def _log_file(workspace: Workspace) -> Path:
         folder = private_folder(cache_dir() / "logs")
     except EmatixError:
         return workspace.path / "engine.log"
-    for old in sorted(folder.glob("engine-*.log"))[:-_LOGS_KEPT]:
+    for old in sorted(folder.glob("engine-*.log*"))[:-_LOGS_KEPT]:
         with contextlib.suppress(OSError):
             old.unlink()
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%f")

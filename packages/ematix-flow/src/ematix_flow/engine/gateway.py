@@ -70,6 +70,16 @@ def open_session(gateway: Any, conf: Mapping[str, str], *, python: str) -> Spark
             signal.signal(signal.SIGINT, handler)
 
 
+def expect_loss() -> None:
+    """Keep PySpark's accumulator server from printing that the JVM hung up on it."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    server: Any = None if context is None else context._accumulatorServer
+    if server is not None:
+        server.handle_error = lambda *_: None
+
+
 def forget(gateway: Any) -> None:
     """Drop PySpark's process-wide hold on a gateway whose JVM is gone or going."""
     from pyspark import SparkContext

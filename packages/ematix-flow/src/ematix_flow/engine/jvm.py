@@ -140,6 +140,9 @@ class Jvm:
             *plan.flags,
             f"-Dlog4j2.configurationFile={logging.as_uri()}",
             f"-Djava.io.tmpdir={temporary}",
+            # A crash report belongs beside the log, not into the user's folder.
+            f"-XX:ErrorFile={log}.crash",
+            "-XX:-CreateCoredumpOnCrash",
             *(f"-D{name}={value}" for name, value in plan.properties),
             "-cp",
             class_path,

@@ -12,6 +12,6 @@ from ematix_flow.modes.base import select_incoming
 class Append:
     """Inserts every row."""
 
-    def plan(self, table: Table, columns: Sequence[str], options: LoadOptions) -> Change:  # noqa: ARG002 - the protocol's signature
+    def plan(self, table: Table, columns: Sequence[str], options: LoadOptions) -> Change:
         """One insert."""
         return Change(steps=(Insert(select_incoming(columns)),))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import struct
 from datetime import date, datetime, time, timezone
-from decimal import Decimal
+from decimal import Context, Decimal
 
 from ematix_flow import types as t
 from ematix_flow.errors import DeclarationError
 from ematix_flow.normalize.base import FLOATS, TEXTS
 
+# Wide enough for every digit that a user writes; the default context would round to 28.
+_EXACT = Context(prec=1000)
 INTEGER_BITS = {"small_int": 16, "integer": 32, "big_int": 64}
 
 
@@ -85,9 +87,10 @@ def _decimal(value: object, column: t.Numeric) -> Decimal | None:
     number = Decimal(value)
     if not number.is_finite():
         return None
-    scaled = number.scaleb(column.scale)
-    if scaled != scaled.to_integral_value() or abs(scaled) >= 10**column.precision:
-        return None
+    _, digits, exponent = number.normalize(_EXACT).as_tuple()
+    whole = len(digits) + int(exponent)
+    if -int(exponent) > column.scale or whole > column.precision - column.scale:
+        return Decimal(0) if number == 0 else None
     return number
 
 

@@ -145,6 +145,24 @@ class Format:
         )
 
     @property
+    def fraction_adjoins(self) -> bool:
+        """Whether digits come right before MS or US, where Java's formatter loses its way."""
+        pairs = zip(self.parts, self.parts[1:], strict=False)
+        return any(
+            isinstance(before, Field) and isinstance(part, Field) and part.part == "fraction"
+            for before, part in pairs
+        )
+
+    def with_point(self) -> Format:
+        """The same format with a point before the fraction."""
+        parts: list[Field | str] = []
+        for part in self.parts:
+            if isinstance(part, Field) and part.part == "fraction":
+                parts.append(".")
+            parts.append(part)
+        return Format(self.text, tuple(parts))
+
+    @property
     def literals(self) -> str:
         """All text between the fields."""
         return "".join(part for part in self.parts if isinstance(part, str))

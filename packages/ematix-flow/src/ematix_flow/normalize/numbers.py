@@ -82,7 +82,7 @@ class ParseNumeric(Parser):
             return None
         number = round_decimal(Decimal(text), self.scale)
         limit = Decimal(10) ** (self.precision - self.scale)
-        return number if abs(number) < limit else None
+        return number if number.copy_abs() < limit else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -183,8 +183,8 @@ class Clamp(Normalizer):
     """Nothing below ``low``, nothing above ``high``; NaN stays NaN."""
 
     name: ClassVar[str] = "clamp"
-    low: object
-    high: object
+    low: object = None
+    high: object = None
 
     def __post_init__(self) -> None:
         if self.low is None and self.high is None:

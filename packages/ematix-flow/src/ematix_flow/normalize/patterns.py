@@ -50,9 +50,12 @@ class RegexReplace(TextNormalizer):
                     f"regex_replace(): unknown flag {flag!r}",
                     fix="use g (every match) and i (case of ASCII letters does not matter)",
                 )
-        if not self.pattern:
-            raise DeclarationError("regex_replace(): the pattern is empty")
-        parsed(self)
+        if parsed(self)[0].empty():
+            # Engines disagree on where nothing is found, and Java finds it inside characters.
+            raise DeclarationError(
+                f"regex_replace(): the pattern {self.pattern!r} can match the empty text",
+                fix="let it match at least one character, such as x+ instead of x*",
+            )
 
     @property
     def everywhere(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -35,9 +36,11 @@ def call_function(
     """Run the function; each argument is made only if the function asks for it."""
     arguments = {name: givers[role]() for name, role in function_shape(spec.function).parameters}
     try:
-        returned = spec.function(**arguments)
+        bound = inspect.signature(spec.function).bind_partial()
+        bound.arguments.update(arguments)
+        returned = spec.function(*bound.args, **bound.kwargs)
         if inspect.iscoroutine(returned):
-            returned = asyncio.run(returned)
+            returned = _awaited(returned)
     except EmatixError:
         raise
     except Exception as error:
@@ -50,8 +53,18 @@ def call_function(
     return _checked(spec, returned)
 
 
+def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The coroutine's result; a notebook's own event loop is left alone."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 def _user_frame(error: Exception, spec: PipelineSpec) -> SourceLocation:
-    file = inspect.getsourcefile(spec.function)
+    file = getattr(getattr(spec.function, "__code__", None), "co_filename", spec.location.file)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
     return SourceLocation(frames[-1].filename, frames[-1].lineno or 0) if frames else spec.location
 

@@ -88,12 +88,15 @@ def open_run_log(url: str | None = None) -> RunLog:
     elif scheme in ("sqlite", "file"):
         path = "/" + rest.lstrip("/") if rest.startswith("/") else rest
     elif scheme in _LATER_SCHEMES:
-        raise NotAvailableYet(f"a run log at {scheme}://")
+        raise NotAvailableYet(
+            f"a run log at {scheme}://", fix="write sqlite://path/to/run_log.db meanwhile"
+        )
     else:
         known = ("sqlite", "memory", *_LATER_SCHEMES)
         raise ConfigError(
             f"a run log cannot be at {scheme}://",
-            fix=f"{nearest(scheme, known)} For a file write sqlite://path/to/run_log.db",
+            fix=f"{nearest(scheme, known).rstrip('?')}; for a file write "
+            "sqlite://path/to/run_log.db",
         )
     if not path:
         raise ConfigError("the run log has no path", fix="write sqlite://path/to/run_log.db")

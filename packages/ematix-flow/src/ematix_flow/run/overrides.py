@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ematix_flow.connections import nearest
-from ematix_flow.declaring import check_mode, load_options
+from ematix_flow.declaring import (
+    check_column_options,
+    check_keys,
+    check_mode,
+    load_options,
+    not_yet,
+)
 from ematix_flow.errors import DeclarationError, UnknownName
 from ematix_flow.model import LoadOptions, PipelineSpec
 
@@ -24,19 +30,16 @@ def with_overrides(spec: PipelineSpec, overrides: Mapping[str, Any]) -> Pipeline
             )
     mode = check_mode(overrides.get("mode", spec.targets[0].mode))
     given = {**spec.options.__dict__, **overrides, "mode": mode}
+    targets = tuple(dataclasses.replace(target, mode=mode) for target in spec.targets)
     try:
         options = load_options(given)
+        for target in targets:
+            check_column_options(given, target.table)
+            check_keys(target, options.keys, spec.location)
     except DeclarationError as error:
         error.what = f"pipeline {spec.name!r}: {error.what}"
         raise
-    for column in options.keys or ():
-        if column not in spec.targets[0].table.column_names:
-            raise DeclarationError(
-                f"keys= names {column!r}, which is not a column of {spec.targets[0].table.name}",
-                fix=nearest(column, spec.targets[0].table.column_names),
-            )
-    targets = tuple(dataclasses.replace(target, mode=mode) for target in spec.targets)
-    later = tuple(n for n in spec.not_yet if not n.startswith("mode="))
-    if mode in ("merge", "scd1", "scd2"):
-        later = (f"mode={mode!r}", *later)
+    before = not_yet({**spec.options.__dict__, "mode": spec.targets[0].mode})
+    unchanged = [feature for feature in spec.not_yet if feature not in before]
+    later = (*not_yet({**options.__dict__, "mode": mode}), *unchanged)
     return dataclasses.replace(spec, options=options, targets=targets, not_yet=later)

@@ -22,6 +22,7 @@ from ematix_flow.config import resolve_connection
 from ematix_flow.connections import nearest
 from ematix_flow.errors import (
     DataError,
+    DeclarationError,
     NotAvailableYet,
     SchemaDrift,
     SourceLocation,
@@ -115,7 +116,13 @@ def planned(
         raise Unsupported(f"{sink.kind} cannot be written by a batch pipeline")
     sink.check_table(target.table)
     with contextlib.ExitStack() as stack:
-        query, frame = _what_is_read(spec, target.table, source, sink, run, engine, stack)
+        givers: dict[str, Callable[[], Any]] = {
+            "source": lambda: stack.enter_context(source.open()),
+            "target": lambda: stack.enter_context(sink.open()),
+            "spark": lambda: engine().spark,
+            "run": lambda: run,
+        }
+        query, frame = _what_is_read(spec, target.table, source=source, givers=givers)
         described = _columns_of(frame) if frame is not None else source.describe(_required(query))
         columns = _plan_columns(spec, target.table, described)
         found = sink.inspect(target.table.name, target.prefix)
@@ -171,18 +178,10 @@ def _required(query: SourceQuery | None) -> SourceQuery:
 def _what_is_read(
     spec: PipelineSpec,
     table: Table,
+    *,
     source: Backend,
-    sink: Backend,
-    run: RunInfo,
-    engine: Callable[[], Engine],
-    stack: contextlib.ExitStack,
+    givers: Mapping[str, Callable[[], Any]],
 ) -> tuple[SourceQuery | None, DataFrame | None]:
-    givers: dict[str, Callable[[], Any]] = {
-        "source": lambda: stack.enter_context(source.open()),
-        "target": lambda: stack.enter_context(sink.open()),
-        "spark": lambda: engine().spark,
-        "run": lambda: run,
-    }
     returned = call_function(spec, givers)
     if isinstance(returned, str):
         return SourceQuery(returned), None
@@ -243,7 +242,11 @@ def _plan_column(
         )
     source_type = types.get(column.name, t.Text())
     reference = column_reference(column.name)
-    compiled = compile_chain(column.normalizers, reference, source_type, dialect="spark")
+    try:
+        compiled = compile_chain(column.normalizers, reference, source_type, dialect="spark")
+    except DeclarationError as error:
+        error.where = error.where or spec.location
+        raise
     result = compiled.type
     if result is not None:
         _check_assignable(column, result, spec.location)
@@ -355,9 +358,8 @@ def drift(sink: Backend, table: Table, found: FoundTable) -> list[str]:
             differences.append(f"column {column.name!r} is {existing.declared}, declared {wanted}")
         if sink.capabilities.constraints and existing.nullable != column.nullable:
             was = "allows NULL" if existing.nullable else "is NOT NULL"
-            differences.append(
-                f"column {column.name!r} {was}, declared {'NULL' if column.nullable else 'NOT NULL'}"
-            )
+            wanted = "NULL" if column.nullable else "NOT NULL"
+            differences.append(f"column {column.name!r} {was}, declared {wanted}")
     for name in held:
         if name not in table.column_names and name not in added:
             differences.append(f"column {name!r} exists but is not declared")

@@ -133,7 +133,7 @@ class SqliteRunLog:
         where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
         limit = " LIMIT :limit" if limited else ""
         statement = (
-            f"SELECT {', '.join(_COLUMNS)} FROM runs {where}"  # noqa: S608 - our own column names
+            f"SELECT {', '.join(_COLUMNS)} FROM runs {where}"
             f"ORDER BY started_at DESC, rowid DESC{limit}"
         )
         try:

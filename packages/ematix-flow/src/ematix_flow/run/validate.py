@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ematix_flow.declaring import function_shape
 from ematix_flow.errors import EmatixError
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.function import RunInfo
 from ematix_flow.run.plan import planned
-
-if TYPE_CHECKING:
-    from ematix_flow.engine.session import Engine
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,8 @@ def _parsed(column: Column, value: str, target: t.ColumnType) -> str:
         )
     elif target.kind == "uuid":
         plain = f"replace(lower({value}), '-', '')"
-        dashed = f"regexp_replace({plain}, '^(.{{8}})(.{{4}})(.{{4}})(.{{4}})(.{{12}})$', '$1-$2-$3-$4-$5')"
+        groups = "^(.{8})(.{4})(.{4})(.{4})(.{12})$"
+        dashed = f"regexp_replace({plain}, '{groups}', '$1-$2-$3-$4-$5')"
         read = f"CASE WHEN {value} RLIKE {literal(_UUID)} THEN {dashed} END"
     elif target.kind in ("json", "jsonb"):
         read = f"CASE WHEN try_parse_json({value}) IS NOT NULL THEN {value} END"

@@ -71,8 +71,6 @@ class PostgresCompiler(Compiler):
         self, normalizer: RegexReplace, value: exp.Expression, step: Step
     ) -> exp.Expression:
         pattern, replacement = parsed(normalizer)
-        if pattern.empty():
-            raise self.cannot("replaces empty matches in its own way")
         if not longest_is_first(pattern, captures=replacement.captures):
             raise self.cannot("looks for the longest match instead of the first")
         if greatest_repeat(pattern) > _MOST_REPEATS:

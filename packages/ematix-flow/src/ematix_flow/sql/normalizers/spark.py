@@ -91,7 +91,13 @@ class SparkCompiler(Compiler):
         return self.cast(instant, t.Date()) if isinstance(normalizer, ParseDate) else instant
 
     def _read_as(self, read: Format, text: exp.Expression) -> exp.Expression:
-        instant = sql.call("TRY_TO_TIMESTAMP", text, self.text(read.java))
+        given, pattern = text, read.java
+        if read.fraction_adjoins:
+            apart = read.with_point()
+            groups = self.text(_rebuilt(apart))
+            given = sql.call("REGEXP_REPLACE", text, self.text(f"\\A{read.regex}\\z"), groups)
+            pattern = apart.java
+        instant = sql.call("TRY_TO_TIMESTAMP", given, self.text(pattern))
         if read.zoned:
             instant = self._in_range(instant)
         return sql.when(self._matches(text, read.regex), instant)
@@ -146,6 +152,15 @@ class SparkCompiler(Compiler):
         return sql.enclosed(value)
 
 
+def _rebuilt(read: Format) -> str:
+    """A replacement that writes the matched text anew, with every letter of it escaped."""
+    numbers = iter(range(1, len(read.fields) + 1))
+    return "".join(
+        "".join(f"\\{c}" for c in part) if isinstance(part, str) else f"${next(numbers)}"
+        for part in read.parts
+    )
+
+
 def read_expression(normalizer: Expression) -> exp.Expression:
     """The Spark SQL of sql() or derive(), or an error that says what is wrong with it."""
     who = f"{normalizer.name}()"
@@ -170,4 +185,4 @@ def read_expression(normalizer: Expression) -> exp.Expression:
 
 def _more_than_one_value(select: exp.Select) -> bool:
     clauses = [key for key, value in select.args.items() if value and key != "expressions"]
-    return len(select.expressions) != 1 or bool(clauses)
+    return len(select.expressions) != 1 or select.is_star or bool(clauses)

@@ -1,0 +1,175 @@
+"""A run in a process of its own, which reports its progress, stops on demand and can kill itself.
+
+Children are forked from a server that has imported everything, and attach to a shared Spark
+Connect server: one costs about a second instead of a whole Spark.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+from ematix_flow import BigInt, Text, ematix
+from ematix_flow.connections import Connection, DuckDBConnection
+from ematix_flow.pipeline import Pipeline
+from ematix_flow.registry import register_connection
+
+PATIENCE = 120.0
+SCHEMA = "event_id BIGINT, name STRING"
+_PRELOADED = (
+    "ematix_flow.run.batch",
+    "ematix_flow.run.sqlite_log",
+    "ematix_flow.backends.duckdb",
+    "ematix_flow.backends.files",
+    "ematix_flow.backends.postgres",
+    "ematix_flow.backends.sqlite",
+    "ematix_flow.engine.connect",
+    "pyspark.sql.connect.session",
+    "pyspark.sql.connect.functions",
+    "duckdb",
+    "psycopg",
+    "pyarrow.orc",
+    "pyarrow.parquet",
+)
+
+Rows = Sequence[tuple[int, str | None]]
+
+
+@ematix.table(schema="app")
+class Events:
+    event_id: BigInt
+    name: Text | None
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a child is to do. Points are named by their first word."""
+
+    connections: tuple[Connection, ...]
+    home: Path
+    scratch: Path
+    remote: str | None = field(repr=False)
+    rows: Rows = ()
+    mode: str = "append"
+    pipeline: str = "load_events"
+    source_table: str | None = None
+    die_at: str | None = None
+    pause_at: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a child's run ended: with a result or with an error."""
+
+    result: Mapping[str, Any] | None
+    error: str | None
+    text: str
+    points: tuple[str, ...]
+
+
+def declare(order: Order) -> Pipeline:
+    """The pipeline of an order; rows come from Python or from the connection ``source``."""
+    for connection in order.connections:
+        register_connection(connection)
+    # The rows come from Python; a connection that can be read only has to be named.
+    register_connection(DuckDBConnection(name="rows", path=str(order.home / "rows.duckdb")))
+    held, copied = list(order.rows), order.source_table
+
+    def load(spark: Any) -> Any:
+        return spark.createDataFrame(held, SCHEMA)
+
+    def copy() -> None:
+        pass
+
+    return ematix.pipeline(
+        target=Events,
+        source_connection="source" if copied else "rows",
+        target_connection="target",
+        source_table=copied,
+        mode=order.mode,
+        name=order.pipeline,
+        **order.options,
+    )(copy if copied else load)
+
+
+def run(order: Order, pipe: Pipe) -> None:
+    """The child's whole life."""
+    import tempfile
+
+    from ematix_flow.errors import EmatixError
+    from ematix_flow.run.batch import run_pipeline
+
+    os.environ["EMATIX_FLOW_HOME"] = str(order.home)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(order.scratch)
+    if order.remote is not None:
+        os.environ["EMATIX_FLOW_SPARK_REMOTE"] = order.remote
+    points: list[str] = []
+
+    def announce(point: str) -> None:
+        points.append(point)
+        if point.split()[0] == order.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if point.split()[0] in order.pause_at:
+            pipe.send(point)
+            pipe.recv()
+
+    try:
+        result = run_pipeline(declare(order).spec, trigger="python", announce=announce)
+    except EmatixError as error:
+        pipe.send(Outcome(None, type(error).__name__, str(error), tuple(points)))
+    else:
+        pipe.send(Outcome(result.to_dict(), None, "", tuple(points)))
+
+
+class Child:
+    """A started child, seen from the test."""
+
+    def __init__(self, order: Order) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(_PRELOADED))
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=run, args=(order, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.pid = self._process.pid or 0
+
+    def reach(self, point: str) -> None:
+        """Wait until it pauses at a point."""
+        told = self._told()
+        assert told == point, told
+
+    def go_on(self) -> None:
+        """Let it leave the point at which it pauses."""
+        self._pipe.send("go on")
+
+    def outcome(self) -> Outcome:
+        """Wait for its end and say how it ended."""
+        told = self._told()
+        assert isinstance(told, Outcome), told
+        assert self.exit_code() == 0
+        return told
+
+    def exit_code(self) -> int:
+        """Wait for its end; negative is the signal that killed it."""
+        self._process.join(PATIENCE)
+        code = self._process.exitcode
+        assert code is not None, "the child is still running"
+        self._process.close()
+        self._pipe.close()
+        return code
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+    def _told(self) -> Any:
+        assert self._pipe.poll(PATIENCE), "the child says nothing"
+        return self._pipe.recv()
+

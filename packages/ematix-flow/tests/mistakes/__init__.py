@@ -1,0 +1,1 @@
+"""What a user can get wrong, and the one line that says so."""
