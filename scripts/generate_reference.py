@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from ematix_flow import ManagedTable, Text, Timestamp, config, ematix, errors, types
+from ematix_flow import Annotated, ManagedTable, Text, Timestamp, config, ematix, errors, pk, types
 from ematix_flow.backends.base import Backend
 from ematix_flow.cli.main import app
 from ematix_flow.connections import CONNECTION_CLASSES, Connection
@@ -26,6 +26,7 @@ from ematix_flow.modes.base import ENTRY_POINTS as MODE_ENTRY_POINTS
 from ematix_flow.redaction import is_secret_field
 from ematix_flow.registry import isolated_registry
 from ematix_flow.sql.spark import spark_ddl
+from ematix_flow.transforms import filter_where
 
 # Run as a file, Python would look beside it only.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -62,15 +63,18 @@ def sentence(documented: object) -> str:
     return " ".join(text.split("\n\n")[0].split()).replace("``", "`")
 
 
-def page(title: str, *parts: str) -> str:
-    return "\n\n".join((f"# {title}", NOTE, *parts)) + "\n"
+def page(title: str, *parts: str, wide: bool = False) -> str:
+    front = ("---\nhide: [toc]\n---",) if wide else ()
+    return "\n\n".join((*front, f"# {title}", NOTE, *parts)) + "\n"
 
 
 # The command line
 
 
 def cli() -> str:
-    context = click.Context(app, info_name="flow", terminal_width=88, max_content_width=88)
+    context = click.Context(
+        app, info_name="flow", terminal_width=88, max_content_width=88, **app.context_settings
+    )
     intro = (
         "Results go to stdout, everything else to stderr. With `--format json` stdout is one JSON"
         " document. A failure is one line that begins with `flow: error:`."
@@ -153,6 +157,7 @@ def column_types() -> str:
         table(("declared", "holds"), meanings),
         "## How each is stored",
         table(headings, rows),
+        wide=True,
     )
 
 
@@ -180,7 +185,7 @@ def _sample_types() -> list[types.ColumnType]:
 class _Sample(ManagedTable):
     __schema__ = "s"
     __tablename__ = "t"
-    id: Text
+    id: Annotated[Text, pk()]
     at: Timestamp
 
 
@@ -189,18 +194,18 @@ _PROBES: dict[str, dict[str, Any]] = {
     "update_columns": {"mode": "merge", "update_columns": ("at",)},
     "compare_columns": {"mode": "merge", "compare_columns": ("at",)},
     "event_timestamp_column": {"mode": "scd2", "event_timestamp_column": "at"},
-    "ttl": {"ttl": timedelta(days=1)},
-    "ttl_seconds": {"ttl_seconds": 60},
+    "ttl": {"mode": "scd2", "ttl": timedelta(days=1)},
+    "ttl_seconds": {"mode": "scd2", "ttl_seconds": 60},
     "handle_deletes": {"mode": "merge", "handle_deletes": "soft"},
-    "delete_when": {"delete_when": "id = 'x'"},
-    "order_by": {"order_by": "at"},
+    "delete_when": {"mode": "merge", "delete_when": "id = 'x'"},
+    "order_by": {"mode": "merge", "order_by": "at"},
     "incremental": {"incremental": True, "watermark_column": "at"},
     "incremental_column": {"incremental_column": "at"},
     "watermark_column": {"watermark_column": "at"},
     "lookback": {"lookback": timedelta(hours=1)},
     "on_drift": {"on_drift": "warn"},
     "transform_sql": {"transform_sql": "SELECT * FROM source"},
-    "transforms_pre": {"transforms_pre": [print]},
+    "transforms_pre": {"transforms_pre": [filter_where("id IS NOT NULL")]},
     "transforms_post": {"transforms_post": [print]},
     "engine": {"engine": "distributed"},
     "peers": {"peers": ["http://worker:7077"]},

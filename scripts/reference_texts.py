@@ -78,7 +78,7 @@ OPTIONS = {
     "allow_empty": 'Let `mode="truncate"` empty the table when the source is empty.',
     "force_path": '`"same_db"` or `"spark"` instead of the automatic choice.',
     "transform_sql": "Spark SQL over `source`, between reading and landing.",
-    "transforms_pre": "Functions that change the rows before they land.",
+    "transforms_pre": "Steps of `ematix_flow.transforms` that change the rows before they land.",
     "transforms_post": "What runs after the commit.",
     "continue_on_failure_post": "Whether a failure there leaves the run succeeded.",
     "continue_on_target_failure": "Whether the other targets go on when one fails.",

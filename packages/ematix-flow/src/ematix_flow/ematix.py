@@ -129,7 +129,8 @@ def pipeline(
     where = caller_location()
 
     def declare(function: Callable[..., Any]) -> Pipeline:
-        chosen = name or str(getattr(function, "__name__", "pipeline"))
+        given_name = name if isinstance(name, str) and name else None
+        chosen = given_name or str(getattr(function, "__name__", "pipeline"))
         try:
             for keyword in unknown:
                 raise UnknownName(

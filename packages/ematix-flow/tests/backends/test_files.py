@@ -522,6 +522,18 @@ def test_a_listed_file_that_is_gone_is_named(tmp_path: Path, engine: Engine) -> 
         rows_of(files, engine)
 
 
+def test_a_damaged_file_of_ours_is_noticed(tmp_path: Path, engine: Engine) -> None:
+    files = store(tmp_path)
+    land(files, engine, load(), [(n, str(n)) for n in range(10_000)])
+    [name] = data_names(tmp_path / "shop/orders")
+    path = tmp_path / "shop/orders" / name
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 3] ^= 0xFF
+    path.write_bytes(damaged)
+    with pytest.raises(Exception, match=name):
+        rows_of(files, engine, "SELECT sum(id) AS s, max(note) AS m FROM shop.orders")
+
+
 def test_a_live_connection(tmp_path: Path, engine: Engine) -> None:
     files = store(tmp_path, "csv")
     land(files, engine, load(), [(1, "a"), (2, None)])

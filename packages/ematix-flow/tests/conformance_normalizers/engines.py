@@ -95,7 +95,11 @@ def in_duckdb(cases: Sequence[tuple[Case, str, t.ColumnType | None]]) -> list[li
         for case, expression, _ in cases:
             rows = pa.table({"row": pa.array(range(len(case.values))), NAME: arrow_column(case)})
             connection.register("rows", rows)
-            query = f'SELECT {expression} AS result FROM rows ORDER BY "row"'
+            connection.execute("CREATE OR REPLACE TABLE t AS FROM rows")
+            if case.source.kind == "text":
+                # A collation other than the plain one: no expression may depend on it.
+                connection.execute(f'ALTER TABLE t ALTER "{NAME}" TYPE VARCHAR COLLATE NOCASE')
+            query = f'SELECT {expression} AS result FROM t ORDER BY "row"'
             table = connection.sql(query).to_arrow_table()
             result = table["result"]
             if pa.types.is_timestamp(result.type) and result.type.tz:
@@ -145,8 +149,7 @@ def in_sqlite(cases: Sequence[tuple[Case, str, t.ColumnType | None]]) -> list[li
 
 
 _POSTGRES = {
-    "text": "text",
-    "string": "text",
+    "text": "text COLLATE any_case",
     "small_int": "smallint",
     "integer": "integer",
     "big_int": "bigint",
@@ -164,6 +167,11 @@ def in_postgres(url: str) -> Run:
         results = []
         with psycopg.connect(url, options="-c TimeZone=UTC") as connection:
             connection.prepare_threshold = None
+            # Text that ignores case: no expression may depend on it.
+            connection.execute(
+                "CREATE COLLATION any_case"
+                " (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+            )
             for case, expression, _ in cases:
                 kind = case.source
                 sql_type = (

@@ -58,6 +58,7 @@ class Order:
     rows: Rows = ()
     mode: str = "append"
     pipeline: str = "load_events"
+    table: type = Events
     source_table: str | None = None
     die_at: str | None = None
     pause_at: tuple[str, ...] = ()
@@ -89,7 +90,7 @@ def declare(order: Order) -> Pipeline:
         pass
 
     return ematix.pipeline(
-        target=Events,
+        target=order.table,
         source_connection="source" if copied else "rows",
         target_connection="target",
         source_table=copied,
@@ -114,9 +115,10 @@ def run(order: Order, pipe: Pipe) -> None:
 
     def announce(point: str) -> None:
         points.append(point)
-        if point.split()[0] == order.die_at:
+        kind = point.partition(" ")[0]
+        if kind == order.die_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        if point.split()[0] in order.pause_at:
+        if kind in order.pause_at:
             pipe.send(point)
             pipe.recv()
 
@@ -172,4 +174,3 @@ class Child:
     def _told(self) -> Any:
         assert self._pipe.poll(PATIENCE), "the child says nothing"
         return self._pipe.recv()
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -21,7 +22,8 @@ def remote() -> Iterator[str]:
     from ematix_flow.engine.settings import derive
 
     with connect_server(derive(jars=("postgres",))) as server:
-        yield server.remote
+        # One session for all: every new one would start Python workers of its own.
+        yield f"{server.remote};session_id={uuid4()}"
 
 
 @pytest.fixture

@@ -86,3 +86,15 @@ def test_links_between_the_pages_of_the_repository_lead_somewhere() -> None:
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
             checked += 1
     assert checked > 8
+
+
+def test_architecture_names_every_layer_and_only_places_that_exist() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    layers = text.partition("## Layers")[2].partition("## Where is it?")[0]
+    modules = {
+        p.stem for p in SOURCE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()
+    }
+    for module in modules - {"__init__"}:
+        assert f"`{module}`" in layers, f"ARCHITECTURE.md does not place {module}"
+    for place in re.findall(r"`((?:\w+/)*\w+\.py)`", text):
+        assert (SOURCE / place).exists(), f"ARCHITECTURE.md names {place}"

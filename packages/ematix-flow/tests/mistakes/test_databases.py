@@ -70,11 +70,11 @@ def locked_by_a_transaction(shop: Shop) -> None:
 
 
 def truncated(name: str) -> Prepare:
-    """Half of a database file."""
+    """The beginning of a database file."""
 
     def prepare(shop: Shop) -> None:
         path = shop.folder / name
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        path.write_bytes(path.read_bytes()[:5000])
 
     return prepare
 
@@ -167,17 +167,17 @@ FILES = [
     ),
     Failure(
         "SQL syntax error in SQLite",
-        ("connection 'ledger'", "SELEKT", "syntax error", "correct the SQL"),
-        into("ledger", "SELEKT 1"),
+        ("connection 'ledger'", 'near "FORM": syntax error', "correct the SQL"),
+        into("ledger", "SELECT 1 AS id FORM orders"),
     ),
     Failure(
         "duplicate key in SQLite",
-        ("pipeline 'load'", "connection 'ledger'", "shop__orders.id", "duplicate"),
+        ("pipeline 'load'", "table shop.orders", "connection 'ledger'", "duplicate key in 'id'"),
         into("ledger", "SELECT 1 AS id, 'x' AS note, '1.50' AS amount"),
     ),
     Failure(
         "NULL in SQLite",
-        ("pipeline 'load'", "connection 'ledger'", "note", "NULL"),
+        ("pipeline 'load'", "column 'note' is NULL", "correct the rows"),
         into("ledger", "SELECT 3 AS id, NULL AS note, '1.50' AS amount"),
     ),
     Failure(
@@ -222,7 +222,7 @@ FILES = [
     ),
     Failure(
         "target that is a view",
-        ("shop", "orders", "is a view", "table"),
+        ("shop", "orders", "differs from its declaration", "primary key is none", "change"),
         into("warehouse"),
         prepare=in_duckdb(
             "DROP TABLE shop.orders",
@@ -326,8 +326,8 @@ SERVER = [
     ),
     Failure(
         "SQL syntax error in Postgres",
-        ("connection 'pg'", 'syntax error at or near "SELEKT"', "correct the SQL"),
-        into("pg", "SELEKT 1"),
+        ("connection 'pg'", 'syntax error at or near "FORM"', "correct the SQL"),
+        into("pg", "SELECT 1 AS id FORM orders"),
     ),
     Failure(
         "INSERT instead of SELECT in Postgres",
@@ -351,7 +351,7 @@ SERVER = [
     ),
     Failure(
         "text that Postgres cannot hold",
-        ("pipeline 'load'", "NUL character", "regex_replace"),
+        ("pipeline 'load'", "connection 'pg'", "NUL character", "regex_replace"),
         into("pg").replace("note, amount", "'a' || chr(0) AS note, amount"),
     ),
     Failure(
@@ -361,7 +361,7 @@ SERVER = [
     ),
     Failure(
         "read-only role",
-        ("pipeline 'load'", "connection 'pg'", "read-only transaction", "write"),
+        ("pipeline 'load'", "connection 'pg'", "read-only transaction", "use a role"),
         into("pg", QUERY),
         prepare=as_somebody_else(
             "GRANT ALL ON SCHEMA shop TO {name}",
@@ -385,7 +385,7 @@ SERVER = [
     ),
     Failure(
         "view of the source that fails",
-        ("pipeline 'load'", "connection 'pg'", "division by zero"),
+        ("pipeline 'load'", "connection 'pg'", "division by zero", "correct the SQL"),
         into("warehouse").replace('source_connection="source"', 'source_connection="pg"').replace(
             "FROM orders", "FROM shop.shares"
         ),
@@ -401,10 +401,17 @@ SERVER = [
         prepare=in_postgres("ALTER TABLE shop.orders ALTER note TYPE text"),
     ),
     Failure(
-        "type that Postgres refuses",
-        ("pipeline 'load'", "postgres", "'doc'", "JSONB"),
+        "key that Postgres cannot have",
+        ("pipeline 'load'", "postgres", "column 'doc' of type JSON in a key", "JSONB"),
         '@ematix.table(schema="shop")\nclass Docs:\n    doc: Annotated[JSON, pk()]\n\n'
-        + into("pg", "SELECT 1 AS doc").replace("target=Orders", "target=Docs"),
+        + into("pg", "SELECT '{}'::json AS doc").replace("target=Orders", "target=Docs"),
+        code=2,
+    ),
+    Failure(
+        "type that Postgres cannot hold",
+        ("pipeline 'load'", "postgres cannot load column 'tags' of type Array[Bytes]", "JSONB"),
+        '@ematix.table(schema="shop")\nclass Docs:\n    tags: Array[Bytes]\n\n'
+        + into("pg", "SELECT ARRAY['x'::bytea] AS tags").replace("target=Orders", "target=Docs"),
         code=2,
     ),
 ]

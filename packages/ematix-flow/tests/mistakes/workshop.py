@@ -44,6 +44,12 @@ class Orders:
     amount: Annotated[Numeric[8, 2], nullable()]
 
 
+@ematix.table(schema="shop")
+class Parcels:
+    id: Annotated[BigInt, pk()]
+    note: Text
+
+
 ONE_ORDER = "SELECT 3 AS id, 'three' AS note, CAST(3.5 AS DECIMAL(8,2)) AS amount"
 
 """
@@ -164,15 +170,15 @@ def furnish(folder: Path) -> None:
             "CREATE TABLE orders AS SELECT 3 AS id, 'three' AS note, 3.5::DECIMAL(8,2) AS amount"
         )
     with contextlib.closing(sqlite3.connect(folder / "ledger.db")) as raw:
-        columns = _COLUMNS.format(text="VARCHAR_TEXT(8)", number="DECIMAL_TEXT(8,2)")
+        columns = _COLUMNS.format(text="VARCHAR(8)", number="DECIMAL_TEXT(8,2)")
         raw.execute(f"CREATE TABLE shop__orders ({columns})")
         raw.execute(_ROWS.format(table="shop__orders"))
         raw.commit()
-    (folder / "lake" / "shop" / "orders").mkdir(parents=True)
+    (folder / "lake" / "shop" / "parcels").mkdir(parents=True)
     with duckdb.connect() as raw:
         raw.execute(
-            "COPY (SELECT 1::BIGINT AS id, 'one' AS note, 1.25::DECIMAL(8,2) AS amount) TO "
-            f"'{folder}/lake/shop/orders/old.parquet'"
+            "COPY (SELECT 1::BIGINT AS id, 'one' AS note) TO "
+            f"'{folder}/lake/shop/parcels/old.parquet'"
         )
 
 
@@ -189,21 +195,20 @@ def _duckdb_state(path: Path) -> Any:
     if not path.is_file():
         return "not a file"
     try:
-        raw = duckdb.connect(str(path))
+        with duckdb.connect(str(path)) as raw:
+            tables = raw.execute(
+                "SELECT table_schema, table_name FROM information_schema.tables "
+                "WHERE table_schema <> 'ematix_flow' ORDER BY ALL"
+            ).fetchall()
+            return {
+                (schema, table): (
+                    raw.execute(f'DESCRIBE "{schema}"."{table}"').fetchall(),
+                    raw.execute(f'SELECT * FROM "{schema}"."{table}" ORDER BY ALL').fetchall(),
+                )
+                for schema, table in tables
+            }
     except duckdb.Error:
         return path.read_bytes()
-    with raw:
-        tables = raw.execute(
-            "SELECT table_schema, table_name FROM information_schema.tables "
-            "WHERE table_schema <> 'ematix_flow' ORDER BY ALL"
-        ).fetchall()
-        return {
-            (schema, table): (
-                raw.execute(f'DESCRIBE "{schema}"."{table}"').fetchall(),
-                raw.execute(f'SELECT * FROM "{schema}"."{table}" ORDER BY ALL').fetchall(),
-            )
-            for schema, table in tables
-        }
 
 
 def _sqlite_state(path: Path) -> Any:

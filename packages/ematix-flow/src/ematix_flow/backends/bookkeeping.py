@@ -81,7 +81,7 @@ class Bookkeeping:
         """Create the tables before the first commit, in a transaction of their own."""
         if self.exists():
             return
-        with self.backend.creation_lock(self.session), self.session.transaction():
+        with self.backend.commit_lock(self.session, creates=True), self.session.transaction():
             self.create_missing()
 
     def create_missing(self) -> None:

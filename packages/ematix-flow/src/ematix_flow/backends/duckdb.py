@@ -21,13 +21,14 @@ from ematix_flow.backends.base import (
     SourceColumn,
     SourceQuery,
 )
-from ematix_flow.backends.embedded import EmbeddedLanding, spool_folder, stage_root
+from ematix_flow.backends.duckdb_errors import translate
+from ematix_flow.backends.embedded import EmbeddedLanding, stage_root
+from ematix_flow.backends.spool import spool_folder
 from ematix_flow.backends.sql import Session, SqlBackend
 from ematix_flow.connections import DuckDBConnection
-from ematix_flow.errors import BadValue, EmatixError, Permanent, Transient
+from ematix_flow.errors import EmatixError, Permanent
 from ematix_flow.model import TableName
-from ematix_flow.redaction import redact_text
-from ematix_flow.sql.identifiers import quoted
+from ematix_flow.sql.identifiers import bare, quoted
 from ematix_flow.sql.spark import spark_ddl
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ _FOUND: dict[str, t.ColumnType] = {
     "UUID": t.UUID(),
     "BLOB": t.Bytes(),
 }
-_creation_locks: defaultdict[Path, Any] = defaultdict(threading.RLock)
+_commit_locks: defaultdict[Path, Any] = defaultdict(threading.RLock)
 
 
 class DuckDB(SqlBackend):
@@ -112,6 +113,10 @@ class DuckDB(SqlBackend):
         writable = os.access(self.file if self.file.exists() else self.file.parent, os.W_OK)
         return _configured(duckdb.connect(str(self.file), read_only=not writable))
 
+    def creates_by_connecting(self) -> bool:
+        """A file that is not there appears when it is opened."""
+        return not self.file.exists()
+
     def info(self) -> dict[str, Any]:
         """The file."""
         return {"kind": self.kind, "path": str(self.file)}
@@ -139,33 +144,7 @@ class DuckDB(SqlBackend):
 
     def translate(self, error: Exception) -> EmatixError | None:
         """DuckDB's errors by their class."""
-        import duckdb
-
-        if not isinstance(error, duckdb.Error):
-            return None
-        text = redact_text(str(error).splitlines()[0].removeprefix("Invalid Input Error: "))
-        if isinstance(error, duckdb.ConstraintException):
-            return BadValue(
-                f"{self.name}: {text}",
-                fix="remove the duplicate or NULL in the source, or change the declaration",
-            )
-        if isinstance(error, duckdb.ConversionException):
-            return BadValue(f"{self.name}: {text}", fix="correct the value in the source")
-        if isinstance(error, duckdb.CatalogException | duckdb.BinderException):
-            return Permanent(text, connection=self.name, fix="check the names in the SQL")
-        if isinstance(error, duckdb.ParserException):
-            return Permanent(text, connection=self.name, fix="correct the SQL")
-        if "lock" in text.lower() and isinstance(error, duckdb.IOException):
-            return Transient(
-                f"the file {self.file} is in use by another process",
-                connection=self.name,
-                fix="close the other program that has it open and run again",
-            )
-        if isinstance(error, duckdb.IOException):
-            return Permanent(text, connection=self.name, fix="check the file and the disk")
-        if isinstance(error, duckdb.TransactionException):
-            return Transient(text, connection=self.name, fix="run again")
-        return Permanent(text, connection=self.name)
+        return translate(error, self.name, self.file)
 
     def same_database(self, other: Any) -> bool:
         """Whether both are the same file."""
@@ -188,9 +167,12 @@ class DuckDB(SqlBackend):
         return [f"CREATE SCHEMA IF NOT EXISTS {spelled}"]
 
     @contextlib.contextmanager
-    def creation_lock(self, session: Session) -> Iterator[None]:
-        """One process has the file, so a lock of that process is enough."""
-        with _creation_locks[self.file]:
+    def commit_lock(self, session: Session, *, creates: bool) -> Iterator[None]:
+        """One after the other: DuckDB fails the second writer at once instead of waiting.
+
+        One process has the file, so a lock of that process is enough.
+        """
+        with _commit_locks[self.file]:
             yield
 
     def stored_type(self, column_type: t.ColumnType) -> str:
@@ -211,8 +193,10 @@ class DuckDB(SqlBackend):
             longer = exp.GT(
                 this=exp.func("length", assigned.copy()), expression=exp.convert(target.length)
             )
+            column = value.find(exp.Column)
+            place = f"column {column.name!r}: " if column is not None else ""
             refusal = exp.func(
-                "error", exp.convert(f"a value is longer than {target.length} characters")
+                "error", exp.convert(f"{place}a value is longer than {target.length} characters")
             )
             return exp.Case().when(longer, refusal).else_(assigned)
         return assigned
@@ -253,6 +237,10 @@ class DuckDB(SqlBackend):
 
     def _described(self, session: Session, query: SourceQuery) -> list[tuple[str, str]]:
         rows = session.rows(f"DESCRIBE SELECT * FROM {self.subquery(query)}")
+        names = {str(row[0]) for row in rows}
+        if any(name.rpartition("_")[0] in names for name in names):
+            # Inside another query DuckDB calls the second of two columns "a" silently "a_1".
+            rows = session.rows(f"DESCRIBE {bare(query.sql)}")
         return [(str(row[0]), str(row[1])) for row in rows]
 
     def read(self, engine: Engine, query: SourceQuery) -> DataFrame:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from ematix_flow.backends.base import Load, Staged
 from ematix_flow.backends.sql import SqlBackend, SqlLanding
@@ -23,36 +18,6 @@ if TYPE_CHECKING:
 def stage_root(file: Path) -> Path:
     """The hidden folder beside a database file where runs stage their rows."""
     return file.with_name(f".{file.name}.stage")
-
-
-@lru_cache(maxsize=1)
-def _spool_home() -> StageFolder:
-    root = Path(tempfile.gettempdir()) / f"ematix-flow-spool-{_user()}"
-    StageFolder.sweep(root)
-    home = StageFolder(root, uuid4().hex)
-    atexit.register(home.remove)
-    return home
-
-
-def _user() -> str:
-    import getpass
-
-    return getpass.getuser()
-
-
-def spool_folder() -> Path:
-    """A fresh folder for rows on their way from a file database to Spark.
-
-    It goes with the process; what a killed process left goes with the next one's first spool.
-    """
-    folder = _spool_home().path / uuid4().hex
-    folder.mkdir(mode=0o700)
-    return folder
-
-
-def drop_spool(folder: Path) -> None:
-    """Remove a spool folder before the process ends."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 class EmbeddedLanding(SqlLanding):

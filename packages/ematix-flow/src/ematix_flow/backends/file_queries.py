@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ematix_flow.backends.file_sources import Relation, Store
 
-# As Spark resolves names, except that a name in another case is left to Spark itself.
+# As the engine resolves names: exactly as they are written.
 _DIALECT = "spark, normalization_strategy = case_sensitive"
 _FORMATS = {"parquet": "parquet", "csv": "csv", "orc": "orc", "json": "json_lines"}
 _RELATION = "ematix_relation_{}"
@@ -55,9 +55,8 @@ class FileQuery:
     def _rows(self, spark: SparkSession) -> DataFrame:
         frames: dict[str, Any] = {n: r.load(spark) for n, r in self.relations.items()}
         rows = spark.sql(self.sql, **frames) if frames else spark.sql(self.sql)
-        lowered = [name.lower() for name in rows.columns]
         for name in rows.columns:
-            if lowered.count(name.lower()) > 1:
+            if rows.columns.count(name) > 1:
                 raise DataError(
                     f"the query gives two columns named {name!r}", fix="rename one with AS"
                 )
@@ -131,19 +130,17 @@ class FileQuery:
     def _explain(self, error: SqlglotError) -> None:
         """Name a column that is in none of the files; anything else is left to Spark."""
         known = {c.name for relation in self.relations.values() for c in relation.columns}
-        lowered = {name.lower() for name in known}
         generated = self.tree.find(exp.Lateral, exp.UDTF, exp.Dot, exp.Lambda, exp.Values)
         if not known or generated is not None:
             return
-        aliases = {a.alias.lower() for a in self.tree.find_all(exp.Alias, exp.CTE, exp.Subquery)}
+        named = {a.alias for a in self.tree.find_all(exp.Alias, exp.CTE, exp.Subquery)}
         for alias in self.tree.find_all(exp.TableAlias):
-            aliases |= {part.name.lower() for part in alias.find_all(exp.Identifier)}
+            named |= {part.name for part in alias.find_all(exp.Identifier)}
         for column in self.tree.find_all(exp.Column):
-            name = column.name
-            if isinstance(column.this, exp.Identifier) and name.lower() not in lowered | aliases:
+            if isinstance(column.this, exp.Identifier) and column.name not in known | named:
                 raise DataError(
-                    f"the query names column {name!r}, which is in none of its files",
-                    fix=nearest(name, known),
+                    f"the query names column {column.name!r}, which is in none of its files",
+                    fix=nearest(column.name, known),
                 ) from error
 
     def _type(self, scope: Scope, position: int, projection: exp.Expr) -> _Typed:
@@ -208,7 +205,7 @@ def look_up(sql: str, store: Store) -> FileQuery:
         shown = f" AS {_escaped(quote(alias))}" if alias else ""
         edits.append((start, end, f"{{{name}}}{shown}"))
         if not table.alias and table.db:
-            unaliased.add((table.db.lower(), table.name.lower()))
+            unaliased.add((table.db, table.name))
     for column in tree.find_all(exp.Column):
         if _is_qualified(column, unaliased):
             first, second = column.args["db"].meta["start"], column.args["table"].meta["start"]
@@ -218,7 +215,7 @@ def look_up(sql: str, store: Store) -> FileQuery:
 
 def _is_qualified(column: exp.Column, unaliased: Collection[tuple[str, str]]) -> bool:
     """Whether a column is written ``schema.table.column``; Spark knows the relation as table."""
-    return bool(column.db) and (column.db.lower(), column.table.lower()) in unaliased
+    return bool(column.db) and (column.db, column.table) in unaliased
 
 
 def _edited(text: str, edits: list[tuple[int, int, str]]) -> str:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _BIGGEST_INTEGER = 2**63
 _JSON_DIGITS = 38
+_HEAD_CHARACTERS = 1 << 20
 _EMPTY_LIST = t.Array(t.Text())
 
 
@@ -274,15 +275,39 @@ def _csv_columns(path: Path, form: FileFormat) -> tuple[FileColumn, ...]:
             else:
                 widths = (len(r) for r in itertools.islice(records, form.infer_records))
                 names = [""] * max(widths, default=0)
-        except (csv.Error, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise not_utf8(path) from error
+        except csv.Error as error:
             raise DataError(
                 f"file {path} is not a readable CSV file: {error}",
-                fix="write it as UTF-8 text with the delimiter and quotes of its connection",
+                fix="check the delimiter and quotes of its connection",
             ) from error
     return tuple(
         FileColumn(name or f"column_{n}", t.Text(), "STRING", _null_when(form.null_regex))
         for n, name in enumerate(names, start=1)
     )
+
+
+def line_end(path: Path, form: FileFormat) -> str | None:
+    """What ends the first record of a CSV file; None where it never ends."""
+    with _open_text(path) as file:
+        text = file.read(_HEAD_CHARACTERS)
+    inside, position = False, 0
+    while position < len(text):
+        character = text[position]
+        if character == form.escape:
+            position += 1
+        elif character == form.quote:
+            inside = not inside
+        elif character in "\r\n" and not inside:
+            return "\r\n" if text[position : position + 2] == "\r\n" else character
+        position += 1
+    return None
+
+
+def not_utf8(path: Path) -> DataError:
+    """Text that Spark would garble without a word."""
+    return DataError(f"file {path} is not UTF-8 text", fix="convert it, for example with iconv")
 
 
 def _null_when(pattern: str | None) -> Callable[[str], str] | None:
@@ -316,6 +341,8 @@ def _json_records(path: Path, lines: Iterator[str], form: FileFormat) -> Iterato
                 if not isinstance(record, dict):
                     raise ValueError("it is not an object")
                 yield record
+    except UnicodeDecodeError as error:
+        raise not_utf8(path) from error
     except ValueError as error:
         raise DataError(
             f"file {path}: record {number} is not a JSON object on one line ({error})",

@@ -22,7 +22,13 @@ from ematix_flow.backends.file_formats import (
     reading_format,
     stored_format,
 )
-from ematix_flow.backends.file_schemas import FileColumn, file_columns, json_columns
+from ematix_flow.backends.file_schemas import (
+    FileColumn,
+    file_columns,
+    json_columns,
+    line_end,
+    not_utf8,
+)
 from ematix_flow.backends.manifest import Manifest, ManifestLog
 from ematix_flow.connections import format_from_path
 from ematix_flow.errors import DataError, EmatixError, Permanent, Unsupported
@@ -289,11 +295,17 @@ def _load_parts(
 def _load_part(spark: SparkSession, part: _Part, listed: Sequence[FileColumn]) -> DataFrame:
     here = {c.name: c for c in part.columns}
     ddl = ", ".join(f"{quote(c.name)} {c.read_as}" for c in part.columns)
-    split = part.form.format == "csv" and _lines_are_rows(part.files, part.form)
-    if part.form.format == "json_lines":
+    form, split = part.form, False
+    if form.format == "json_lines":
         for file in part.files:
             _scan_text(file)
-    rows = read_encoded(spark, part.form, part.files, ddl, split_lines=split)
+    elif form.format == "csv":
+        split = _lines_are_rows(part.files, form)
+        ends = {line_end(file, form) for file in part.files}
+        if form.terminator is None and len(ends) == 1 and not split:
+            # Left to find it, Spark would also turn line ends inside quotes into one kind.
+            form = replace(form, terminator=ends.pop())
+    rows = read_encoded(spark, form, part.files, ddl, split_lines=split)
     return rows.selectExpr(
         *(
             f"{here[c.name].decoded() if c.name in here else c.missing()} AS {quote(c.name)}"
@@ -322,9 +334,7 @@ def _scan_text(file: Path, mark: str = "") -> bool:
             found = found or (bool(mark) and mark in text)
         decode(b"", True)
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"file {file} is not UTF-8 text", fix="convert it, for example with iconv"
-        ) from error
+        raise not_utf8(file) from error
     return found
 
 

@@ -150,7 +150,11 @@ class Files(Backend):
                     manifest.primary_key,
                 )
             if folder.is_file():
-                raise Permanent(f"{folder} is a file, not a folder", connection=self.name)
+                raise Permanent(
+                    f"{folder} is a file, not a folder",
+                    connection=self.name,
+                    fix="move it away, or correct path=",
+                )
             if not folder.is_dir() or not data_files(folder):
                 return None
             plain = self.store.folder(folder).columns

@@ -163,9 +163,15 @@ class Postgres(SqlBackend):
         return [ours.get(k) for k in keys] == [theirs.get(k) for k in keys]
 
     def check_table(self, table: Table) -> None:
-        """Arrays of arrays and of bytes have no form on the way in."""
+        """Arrays of arrays and of bytes have no form on the way in, JSON cannot be compared."""
         super().check_table(table)
+        keys = {name for group in (table.primary_key, *table.unique_groups) for name in group}
         for column in table.columns:
+            if column.type.kind == "json" and column.name in keys:
+                raise Unsupported(
+                    f"postgres cannot have column {column.name!r} of type JSON in a key",
+                    fix="declare it JSONB",
+                )
             if isinstance(column.type, t.Array) and column.type.element.kind in ("array", "bytes"):
                 raise Unsupported(
                     f"postgres cannot load column {column.name!r} of type {column.type}",
@@ -195,8 +201,11 @@ class Postgres(SqlBackend):
         return f"CAST({exp.Literal.string(value).sql()} AS {self.stored_type(column_type)})"
 
     @contextlib.contextmanager
-    def creation_lock(self, session: Session) -> Iterator[None]:
+    def commit_lock(self, session: Session, *, creates: bool) -> Iterator[None]:
         """``IF NOT EXISTS`` is not enough for two first commits at once."""
+        if not creates:
+            yield
+            return
         session.rows(f"SELECT pg_advisory_lock({_CREATION_LOCK})")
         try:
             yield
@@ -346,7 +355,7 @@ class PostgresLanding(SqlLanding):
         self._made_schema = not self.session.rows(
             "SELECT 1 FROM pg_namespace WHERE nspname = %s", (SCHEMA,)
         )
-        with self.backend.creation_lock(self.session), self.session.transaction():
+        with self.backend.commit_lock(self.session, creates=True), self.session.transaction():
             self.session.run(f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA, 'postgres')}")
             columns = ", ".join(
                 f"{quoted(c.name, 'postgres')} {_staged_type(self.backend, c.type)}"
@@ -371,7 +380,7 @@ class PostgresLanding(SqlLanding):
             self._drop_empty_schema()
 
     def _drop_empty_schema(self) -> None:
-        with self.backend.creation_lock(self.session):
+        with self.backend.commit_lock(self.session, creates=True):
             held = "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace(%s)"
             if not self.session.rows(held, (SCHEMA,)):
                 self.session.run(f"DROP SCHEMA IF EXISTS {quoted(SCHEMA, 'postgres')}")

@@ -17,6 +17,8 @@ def translate(error: Exception, connection: str, info: Mapping[str, Any]) -> Ema
         return None
     state = error.sqlstate or ""
     text = redact_text((str(error).strip().splitlines() or [type(error).__name__])[0])
+    # A refused connection names the server before it says why.
+    text = text.rpartition("FATAL:")[2].strip()
     if not state:
         return _unconnected(text, connection, info)
     if state.startswith("28"):
@@ -45,7 +47,9 @@ def translate(error: Exception, connection: str, info: Mapping[str, Any]) -> Ema
         return Permanent(text, connection=connection, fix="free space on the server's disk")
     if state == "25006":
         return Permanent(
-            text, connection=connection, fix="a source connection is read-only; write elsewhere"
+            text,
+            connection=connection,
+            fix="use a role that may write, on a server that is no replica",
         )
     if state.startswith(("40", "53", "55", "57", "58", "08")):
         return Transient(text, connection=connection, fix="run again")

@@ -151,9 +151,14 @@ class SqlBackend(Backend):
 
     def open(self) -> LiveConnection:
         """A live connection for the user's own queries."""
-        with self.translated():
-            raw = self.connect()
-        return SqlConnection(Session(self, raw))
+        live = SqlConnection(self)
+        if not self.creates_by_connecting():
+            live.session()
+        return live
+
+    def creates_by_connecting(self) -> bool:
+        """Whether a first connection would bring the database into being."""
+        return False
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
@@ -210,8 +215,8 @@ class SqlBackend(Backend):
             return self.inspect_in(session, name)
 
     @contextlib.contextmanager
-    def creation_lock(self, session: Session) -> Iterator[None]:
-        """Keep two first commits from creating the same schema or table at once."""
+    def commit_lock(self, session: Session, *, creates: bool) -> Iterator[None]:
+        """Keep commits apart that the product itself would not; ``creates`` tells of new tables."""
         yield
 
     def instant(self, moment: datetime) -> Any:
@@ -365,15 +370,15 @@ class SqlLanding(Landing):
     def commit(self, staged: Staged, *, keep: bool) -> Counts:
         """Everything in one transaction."""
         self.load.announce("committing")
-        with contextlib.ExitStack() as stack:
-            if self.load.creates or not self.books.exists():
-                stack.enter_context(self.backend.creation_lock(self.session))
+        with self.backend.commit_lock(self.session, creates=self.load.creates):
             try:
                 if keep:
                     self.books.ensure()
                 counts = self._apply(staged, keep=keep)
             except (BackendError, BadValue) as error:
                 self._explain_race(error)
+                if isinstance(error, BadValue):
+                    error.what = f"table {self.load.name}: {error.what}"
                 raise
         if keep:
             self.load.announce("committed")
@@ -437,28 +442,36 @@ class SqlLanding(Landing):
 
 
 class SqlConnection(LiveConnection):
-    """A live connection to a SQL database."""
+    """A live connection to a SQL database.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    It connects when first used, so that a misspelt path creates no empty file.
+    """
 
-    @property
-    def _backend(self) -> SqlBackend:
-        return self._session.backend
+    def __init__(self, backend: SqlBackend) -> None:
+        self._backend = backend
+        self._session: Session | None = None
+
+    def session(self) -> Session:
+        """The driver's connection, opened if it is not."""
+        if self._session is None:
+            with self._backend.translated():
+                self._session = Session(self._backend, self._backend.connect())
+        return self._session
 
     def query(self, sql: str, max_rows: int | None = None) -> list[dict[str, Any]]:
         """The rows of a query, as dictionaries."""
+        session = self.session()
         with self._backend.translated():
-            names, rows = self._backend.fetch(self._session.raw, sql, max_rows)
+            names, rows = self._backend.fetch(session.raw, sql, max_rows)
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def execute(self, sql: str) -> int:
         """Run a statement and commit it."""
-        return self._session.run(sql)
+        return self.session().run(sql)
 
     def ping(self) -> None:
         """Ask the database for a 1."""
-        self._session.one("SELECT 1")
+        self.session().one("SELECT 1")
 
     def info(self) -> dict[str, Any]:
         """Where it leads, without secrets."""
@@ -466,4 +479,6 @@ class SqlConnection(LiveConnection):
 
     def close(self) -> None:
         """Give the connection back."""
-        self._session.close()
+        if self._session is not None:
+            self._session.close()
+            self._session = None

@@ -24,7 +24,8 @@ from ematix_flow.backends.base import (
     SourceQuery,
     Staged,
 )
-from ematix_flow.backends.embedded import EmbeddedLanding, spool_folder, stage_root
+from ematix_flow.backends.embedded import EmbeddedLanding, stage_root
+from ematix_flow.backends.spool import spool_folder
 from ematix_flow.backends.sql import Session, SqlBackend
 from ematix_flow.connections import SQLiteConnection
 from ematix_flow.errors import BadValue, EmatixError, Permanent, Transient
@@ -130,6 +131,10 @@ class SQLite(SqlBackend):
         """Take the write lock at once, so that a commit cannot lose it half-way."""
         raw.execute("BEGIN IMMEDIATE")
 
+    def creates_by_connecting(self) -> bool:
+        """A file that is not there appears when it is opened."""
+        return not self.file.exists()
+
     def info(self) -> dict[str, Any]:
         """The file."""
         return {"kind": self.kind, "path": str(self.file)}
@@ -159,14 +164,18 @@ class SQLite(SqlBackend):
         text = redact_text(str(error))
         if isinstance(error, sqlite3.IntegrityError):
             return BadValue(
-                f"{self.name}: {text}",
-                fix="remove the duplicate or NULL in the source, or change the declaration",
+                f"connection {self.name!r}: {_about_rows(text)}",
+                fix="correct the rows in the source, or change the declaration",
             )
         if "locked" in text:
             return Transient(
                 f"the file {self.file} is locked by another program",
                 connection=self.name,
                 fix="close it there and run again",
+            )
+        if self.file.is_dir():
+            return Permanent(
+                f"{self.file} is a folder, not a file", connection=self.name, fix="correct path="
             )
         if "readonly" in text or "unable to open" in text:
             return Permanent(
@@ -180,11 +189,19 @@ class SQLite(SqlBackend):
                 connection=self.name,
                 fix="correct path= or restore the file",
             )
-        if "no such" in text or "syntax error" in text:
+        if "no such table" in text and not self.file.exists():
+            return Permanent(
+                f"the file {self.file} does not exist", connection=self.name, fix="correct path="
+            )
+        if "syntax error" in text:
+            return Permanent(text, connection=self.name, fix="correct the SQL")
+        if "no such" in text:
             return Permanent(text, connection=self.name, fix="check the names in the SQL")
-        if "full" in text:
-            return Permanent(text, connection=self.name, fix="free some space")
-        return Permanent(text, connection=self.name)
+        if "is full" in text:
+            return Permanent(
+                f"the disk of {self.file} is full", connection=self.name, fix="free some space"
+            )
+        return Permanent(text, connection=self.name, fix="correct the SQL or the rows it reads")
 
     def same_database(self, other: Any) -> bool:
         """Whether both are the same file."""
@@ -252,8 +269,14 @@ class SQLite(SqlBackend):
         session.run(f"CREATE TEMPORARY VIEW {view} AS SELECT * FROM {self.subquery(query)}")
         found = session.rows(f"SELECT name, type FROM pragma_table_info({view})")
         session.run(f"DROP VIEW {view}")
+        names = {name for name, _ in found}
         return tuple(
-            SourceColumn(name, found_type(kind) or t.Text(), stated=found_type(kind) is not None)
+            SourceColumn(
+                # The second of two columns "a" comes out as "a:1".
+                name.rpartition(":")[0] if name.rpartition(":")[0] in names else name,
+                found_type(kind) or t.Text(),
+                stated=found_type(kind) is not None,
+            )
             for name, kind in found
         )
 
@@ -300,6 +323,17 @@ class SQLiteLanding(EmbeddedLanding):
                     self.session.raw.executemany(insert, rows)
         values = [quoted(name, "sqlite") for name in names]
         self.define_view(self.backend.incoming_select(self.load, "staged_rows", values))
+
+
+def _about_rows(text: str) -> str:
+    """A refused row, its columns without the table's name."""
+    broken, _, columns = text.partition(" constraint failed: ")
+    names = ", ".join(repr(c.rpartition(".")[2]) for c in columns.split(", "))
+    if broken == "NOT NULL":
+        return f"column {names} is NULL in the source but declared NOT NULL"
+    if broken == "UNIQUE":
+        return f"duplicate key in {names}"
+    return text
 
 
 def found_type(declared: str) -> t.ColumnType | None:

@@ -172,14 +172,14 @@ class _ClassicJob:
             job = tracker.getJobInfo(job_id)
             if job is None:
                 continue
-            running = job.status == "RUNNING"
-            active = active or running
+            active = active or job.status == "RUNNING"
+            succeeded = job.status == "SUCCEEDED"
             for stage_id in job.stageIds:
                 stages_total += 1
                 stage = tracker.getStageInfo(stage_id)
-                if stage is None:
-                    # Skipped, or not submitted yet: then its tasks are unknown.
-                    stages_done += not running
+                if stage is None or (succeeded and stage.numCompletedTasks < stage.numTasks):
+                    # Not submitted yet, or skipped because its output was there already.
+                    stages_done += succeeded
                     continue
                 tasks_total += stage.numTasks
                 tasks_done += stage.numCompletedTasks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
@@ -31,6 +32,8 @@ class ConnectEngine:
         self.settings = settings
         self._spark = spark
         self._running: dict[int, _ConnectJob] = {}
+        # Before the client's own exit hook, which would wait for a server that is gone.
+        atexit.register(self.stop)
         spark.registerProgressHandler(self._on_progress)  # type: ignore[arg-type]
 
     @property
@@ -80,9 +83,8 @@ class ConnectEngine:
 
     def stop(self) -> None:
         """Close the session; the server goes on."""
-        with contextlib.suppress(Exception):
-            self._spark.stop()
-        os.environ.pop(_MODE_VARIABLE, None)
+        atexit.unregister(self.stop)
+        _leave(self._spark)
 
     def _on_progress(
         self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: Any, done: bool
@@ -137,12 +139,24 @@ def attach(settings: EngineSettings) -> ConnectEngine:
         )
     # PySpark's functions look here to decide which kind of column to build.
     os.environ[_MODE_VARIABLE] = "1"
+    spark: Any = RemoteSession(connection=str(settings.remote))
+    retries = spark.client.get_retry_policies()
+    # A server that is not there should be reported now, not after minutes of trying.
+    spark.client.set_retry_policies([])
     try:
-        builder = RemoteSession.builder.remote(str(settings.remote))
-        spark = builder.appName(settings.app_name).create()
         for key, value in session_conf(settings).items():
             spark.conf.set(key, value)
     except Exception as error:
-        os.environ.pop(_MODE_VARIABLE, None)
+        _leave(spark)
         raise translate(error) from error
-    return ConnectEngine(spark, settings)  # type: ignore[arg-type]
+    spark.client.set_retry_policies(retries)
+    RemoteSession._set_default_and_active_session(spark)
+    return ConnectEngine(spark, settings)
+
+
+def _leave(spark: Any) -> None:
+    """Close the session without insisting: its server may be gone already."""
+    spark.client.set_retry_policies([])
+    with contextlib.suppress(Exception):
+        spark.stop()
+    os.environ.pop(_MODE_VARIABLE, None)

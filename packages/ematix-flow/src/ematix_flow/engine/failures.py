@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ematix_flow import errors
 from ematix_flow.errors import (
     BadValue,
     Cancelled,
@@ -27,6 +28,7 @@ from ematix_flow.errors import (
 )
 from ematix_flow.redaction import redact_text
 
+_PACKAGE = str(Path(__file__).parent.parent)
 _LONGEST = 400
 _LONGEST_VALUE = 60
 _DEPTH = 12
@@ -93,6 +95,7 @@ def translate(error: BaseException, *, connection: str = "jdbc") -> EmatixError:
     else:
         found = _unknown(failure)
     found.what = redact_text(found.what)
+    found.fix = redact_text(found.fix)
     found.__cause__ = error
     return found
 
@@ -102,7 +105,7 @@ def read(error: BaseException) -> Failure:
     chain = tuple(_java_chain(error)) or tuple(_THROWN.findall(str(error)))
     condition = _ask(error, "getCondition") or ""
     if not condition:
-        named = (_CONDITION.match(message) for _, message in chain)
+        named = (_CONDITION.match(message) for message in (*(m for _, m in chain), str(error)))
         condition = next((match.group(1) for match in named if match), "")
     parameters = _ask(error, "getMessageParameters") or {}
     return Failure(error, condition, parameters, _message(error, chain), chain)
@@ -172,16 +175,34 @@ def _python_function(failure: Failure, _: str) -> EmatixError | None:
     text = (traceback or failure.message).split("\n\tat ")[0].rstrip()
     lines = [line for line in text.splitlines() if line and not line.startswith(" ")]
     last = lines[-1] if lines else "no traceback"
+    own = _our_own(last)
+    if own is not None:
+        return own
     frames = [
         SourceLocation(frame["file"], int(frame["line"]))
         for frame in _FRAME.finditer(text)
-        if not _is_library(frame["file"])
+        if not _is_library(frame["file"]) and not frame["file"].startswith(_PACKAGE)
     ]
     return EngineError(
         f"a Python function failed inside Spark: {clean(last)}",
         fix="correct the function, or the rows it was given",
         where=frames[-1] if frames else None,
     )
+
+
+def _our_own(last: str) -> EmatixError | None:
+    """The error that our own code raised in a Python worker, from the last line of its trace."""
+    raised = re.fullmatch(r"ematix_flow\.errors\.(?P<kind>\w+): (?P<text>.*)", last)
+    if raised is None:
+        return None
+    kind: Any = getattr(errors, raised["kind"], EngineError)
+    what, _, fix = raised["text"].partition("; ")
+    refused = re.fullmatch(r"connection '(?P<name>[^']*)': (?P<text>.*)", what)
+    if refused is not None and issubclass(kind, Permanent | Transient):
+        refusal: EmatixError = kind(refused["text"], connection=refused["name"], fix=fix)
+        return refusal
+    plain = BadValue if issubclass(kind, DataError) else EngineError
+    return plain(what, fix=fix)
 
 
 def _python_crash(failure: Failure, _: str) -> EmatixError | None:
@@ -232,7 +253,11 @@ def _bad_value(failure: Failure, _: str) -> EmatixError | None:
         value = _shortened(given.get("value", "a value"))
         return BadValue(f"{value} does not fit {target}", fix="widen the column or round the value")
     if condition.startswith(("ARITHMETIC_OVERFLOW", "DIVIDE_BY_ZERO", "INTERVAL_ARITHMETIC")):
-        return BadValue(f"{clean(failure.message)} while computing a column")
+        said = clean(failure.message).split(". ")[0]
+        return BadValue(
+            f"{said[:1].lower()}{said[1:]} while computing a column",
+            fix="guard against it in the query, with nullif() or try_divide() for one",
+        )
     if condition.startswith(("CANNOT_PARSE", "INVALID_", "MALFORMED")) and _about_rows(condition):
         return BadValue("a value cannot be read as its column's type", fix=_WHERE_TO_LOOK)
     return None
@@ -261,7 +286,9 @@ def _file(failure: Failure, _: str) -> EmatixError | None:
             f"{path} is not a complete Parquet or ORC file (truncated, corrupt or another format)",
             fix="replace the file or leave it out",
         )
-    return DataError(f"{path} cannot be read: {failure.root}", fix="replace the file")
+    return DataError(
+        f"{path} cannot be read and is probably damaged ({failure.root})", fix="replace the file"
+    )
 
 
 def _database(failure: Failure, connection: str) -> EmatixError | None:
@@ -271,7 +298,7 @@ def _database(failure: Failure, connection: str) -> EmatixError | None:
     )
     if link is None and network is None and not failure.condition.startswith("FAILED_JDBC"):
         return None
-    text = clean(link[1]) if link else failure.root
+    text = (clean(link[1]) if link else failure.root).removeprefix("ERROR: ")
     if network is not None:
         if network[0].endswith("UnknownHostException"):
             return Permanent(
@@ -280,11 +307,11 @@ def _database(failure: Failure, connection: str) -> EmatixError | None:
         return Transient(text, connection=connection, fix="check that the server is up")
     for said, sentence in _REFUSALS.items():
         if said in text:
-            return Permanent(f"{sentence}: {text}", connection=connection)
+            return Permanent(sentence, connection=connection, fix=f"the server says: {text}")
     for passing in ("deadlock", "terminating connection", "too many clients", "I/O error"):
         if passing in text:
             return Transient(text, connection=connection, fix="run again")
-    return Permanent(text, connection=connection)
+    return Permanent(text, connection=connection, fix="correct the SQL or the rows it reads")
 
 
 _REFUSALS = {
@@ -306,6 +333,9 @@ def _query(failure: Failure, _: str) -> EmatixError | None:
     if failure.condition == "TABLE_OR_VIEW_NOT_FOUND":
         name = given.get("relationName", "").replace("`", "")
         return DataError(f"there is no table or view {name!r}", fix="check the name")
+    if failure.condition.startswith("UNRESOLVED_ROUTINE"):
+        name = given.get("routineName", "").replace("`", "").lower()
+        return DataError(f"there is no function {name!r}", fix="check the name")
     if failure.condition == "PARSE_SYNTAX_ERROR":
         return DataError(f"the SQL is not valid: {clean(failure.message)}", fix="correct the query")
     if failure.condition == "DATA_SOURCE_NOT_FOUND":
@@ -315,13 +345,14 @@ def _query(failure: Failure, _: str) -> EmatixError | None:
     if failure.thrown("ClassNotFoundException"):
         return EngineError(f"Spark lacks a class it needs: {failure.root}", fix="name its jar")
     if type(failure.error).__name__ in ("AnalysisException", "ParseException"):
-        return DataError(clean(failure.message))
+        return DataError(clean(failure.message), fix="correct the query")
     return None
 
 
 def _spark(failure: Failure, _: str) -> EmatixError | None:
     if failure.condition == "USER_RAISED_EXCEPTION":
-        return DataError(failure.parameters.get("errorMessage") or failure.root)
+        said = failure.parameters.get("errorMessage") or failure.root
+        return DataError(said, fix="correct the rows in the source, or change the declaration")
     if failure.chain or failure.condition:
         text = failure.root
         return EngineError(f"Spark failed: {text or type(failure.error).__name__}")
@@ -368,11 +399,10 @@ def _passes(error: BaseException, package: str) -> bool:
 
 
 def _user_frame(traceback: TracebackType | None) -> SourceLocation | None:
-    own = str(Path(__file__).parent.parent)
     places = [
         place
         for _, place in _frames(traceback)
-        if not _is_library(place.file) and not place.file.startswith(own)
+        if not _is_library(place.file) and not place.file.startswith(_PACKAGE)
     ]
     return places[-1] if places else None
 

@@ -141,10 +141,10 @@ def checked_text(who: str, parameter: str, value: object) -> str:
     return value
 
 
-def checked_count(who: str, parameter: str, value: object, *, least: int = 0) -> int:
-    """A whole number of at least ``least``, or an error that names the parameter."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def checked_count(who: str, parameter: str, value: object) -> int:
+    """A whole number of at least 0, or an error that names the parameter."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise DeclarationError(
-            f"{who}: {parameter} must be a whole number of at least {least}, not {value!r}"
+            f"{who}: {parameter} must be a whole number of at least 0, not {value!r}"
         )
     return value

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from datetime import date, datetime, time, timezone
 from decimal import Context, Decimal
 
 from ematix_flow import types as t
 from ematix_flow.errors import DeclarationError
 from ematix_flow.normalize.base import FLOATS, TEXTS
+from ematix_flow.normalize.formats import read_format
 
 # Wide enough for every digit that a user writes; the default context would round to 28.
 _EXACT = Context(prec=1000)
+_CLOCKS = (
+    "YYYY-MM-DD",
+    "YYYY-MM-DD HH24:MI:SS",
+    "YYYY-MM-DDTHH24:MI:SS",
+    "YYYY-MM-DD HH24:MI:SS.US",
+    "YYYY-MM-DDTHH24:MI:SS.US",
+)
 INTEGER_BITS = {"small_int": 16, "integer": 32, "big_int": 64}
 
 
@@ -111,10 +120,8 @@ def single(number: float) -> float:
 
 def _date(value: object) -> date | None:
     if isinstance(value, str):
-        try:
-            return date.fromisoformat(value)
-        except ValueError:
-            return None
+        moment = _read(value, ("YYYY-MM-DD",))
+        return None if moment is None else moment.date()
     if isinstance(value, date) and not isinstance(value, datetime):
         return value
     return None
@@ -122,11 +129,9 @@ def _date(value: object) -> date | None:
 
 def _instant(value: object, *, zoned: bool) -> datetime | None:
     if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(f"{value[:-1]}+00:00" if value[-1:] == "Z" else value)
-        except ValueError:
-            return None
-    elif isinstance(value, date) and not isinstance(value, datetime):
+        moment = _read(value, (*_CLOCKS, *(f"{c}OF" for c in _CLOCKS[1:])) if zoned else _CLOCKS)
+        return moment if zoned or moment is None else moment.replace(tzinfo=None)
+    if isinstance(value, date) and not isinstance(value, datetime):
         value = datetime.combine(value, time())
     if not isinstance(value, datetime):
         return None
@@ -138,3 +143,9 @@ def _instant(value: object, *, zoned: bool) -> datetime | None:
         return value.astimezone(timezone.utc)
     except OverflowError:
         return None
+
+
+def _read(text: str, formats: Sequence[str]) -> datetime | None:
+    # Not fromisoformat(), which reads more with every version of Python.
+    readings = (read_format(layout, who="a constant").read(text) for layout in formats)
+    return next((moment for moment in readings if moment is not None), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ematix_flow.errors import BadValue, DeclarationError
 from ematix_flow.normalize.base import TEXTS, WHITESPACE, Normalizer, Step
@@ -73,7 +73,3 @@ class Parser(Normalizer):
     def _convert(self, value: object) -> object:
         """A value that is no text."""
         return value
-
-    def forgiving(self) -> Parser:
-        """This parser with NULL for a text that cannot be read."""
-        return replace(self, on_failure="null", default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import threading
@@ -17,7 +18,7 @@ from ematix_flow.engine.failures import translate
 from ematix_flow.engine.progress import live_progress
 from ematix_flow.engine.session import current_engine, open_engine, prepare_engine
 from ematix_flow.engine.settings import derive
-from ematix_flow.errors import Cancelled, EmatixError
+from ematix_flow.errors import Cancelled, EmatixError, RunError, Transient
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.function import RunInfo
 from ematix_flow.run.log import RunLog, open_run_log
@@ -33,6 +34,7 @@ from ematix_flow.run.records import (
 from ematix_flow.run.result import RunResult
 
 if TYPE_CHECKING:
+    from ematix_flow.backends.base import Landing, Staged
     from ematix_flow.change import Counts
     from ematix_flow.engine.session import Engine
 
@@ -76,7 +78,8 @@ def run_pipeline(
         try:
             result = _execute(spec, run, dry_run=False, progress=progress, announce=announce)
         except BaseException as error:
-            run_log.finish(record.closed(status_of(error), error=error))
+            status = "lost" if isinstance(error, _Undecided) else status_of(error)
+            run_log.finish(record.closed(status, error=error))
             logger.error("run of %s failed: %s", spec.name, error)
             raise
         run_log.finish(
@@ -109,14 +112,19 @@ def settle_lost_runs(run_log: RunLog, spec: PipelineSpec) -> None:
     if not lost:
         return
     target = spec.targets[0]
-    sink = load_backend(config.resolve_connection(target.connection).connection)
-    for record in lost:
-        counts = sink.committed(record.run_id, target.table.name, target.prefix)
-        if counts is not None:
-            run_log.finish(record.closed("succeeded", counts=counts))
-        else:
-            gone = Cancelled("the process of this run died before its commit; nothing was written")
-            run_log.finish(record.closed("failed", error=gone))
+    try:
+        sink = load_backend(config.resolve_connection(target.connection).connection)
+        for record in lost:
+            counts = sink.committed(record.run_id, target.table.name, target.prefix)
+            if counts is not None:
+                done = dataclasses.replace(record, error_class=None, error_text=None)
+                run_log.finish(done.closed("succeeded", counts=counts))
+            else:
+                gone = RunError("this run died before its commit; nothing was written")
+                run_log.finish(record.closed("failed", error=gone))
+    except EmatixError as error:
+        # The new run meets the same trouble and reports it; the lost ones stay lost until then.
+        logger.warning("lost runs of %s could not be settled: %s", spec.name, error)
 
 
 def _execute(
@@ -133,7 +141,7 @@ def _execute(
     except KeyboardInterrupt as error:
         raise Cancelled(f"pipeline {spec.name!r} was cancelled; nothing was written") from error
     except Exception as error:
-        known = translate(error)
+        known = translate(error, connection=spec.source)
         if known.where is None and not known.what.startswith("pipeline"):
             known.what = f"pipeline {spec.name!r}: {known.what}"
         raise known from error
@@ -163,17 +171,54 @@ def the_engine() -> Engine:
     return current_engine() or open_engine(derive(remote=config.setting("SPARK_REMOTE")))
 
 
+class _Undecided(RunError):
+    """The commit was cut short and the target could not be asked what became of it."""
+
+
 def _land(plan: Plan, *, keep: bool, progress: bool) -> tuple[Counts, int]:
-    with plan.sink.land(plan.load) as landing:
-        if plan.same_db_select is not None:
-            staged = landing.stage_query(plan.same_db_select)
-        else:
-            engine = the_engine()
-            engine.require_jars((*plan.source.jars, *plan.sink.jars))
-            what = f"{plan.spec.name} → {plan.load.name}"
-            with engine.job(what) as job, _shown(engine, job, what, progress=progress):
-                staged = landing.stage(engine, incoming_frame(plan, engine))
-        return landing.commit(staged, keep=keep), staged.bytes
+    staged: Staged | None = None
+    counts: Counts | None = None
+    try:
+        with plan.sink.land(plan.load) as landing:
+            staged = _stage(plan, landing, progress=progress)
+            counts = landing.commit(staged, keep=keep)
+    except (Exception, KeyboardInterrupt) as error:
+        if staged is None or not keep:
+            raise
+        if counts is None and _may_have_committed(error):
+            counts = _asked(plan, error)
+        if counts is None:
+            raise
+        logger.warning("the run had committed when this happened: %s", error)
+    return counts, staged.bytes
+
+
+def _stage(plan: Plan, landing: Landing, *, progress: bool) -> Staged:
+    if plan.same_db_select is not None:
+        return landing.stage_query(plan.same_db_select)
+    engine = the_engine()
+    engine.require_jars((*plan.source.jars, *plan.sink.jars))
+    what = f"{plan.spec.name} → {plan.load.name}"
+    with engine.job(what) as job, _shown(engine, job, what, progress=progress):
+        return landing.stage(engine, incoming_frame(plan, engine))
+
+
+def _may_have_committed(error: BaseException) -> bool:
+    """A refusal is certain; a lost connection or Ctrl-C may have come right after the commit."""
+    return isinstance(error, Transient) or not isinstance(error, EmatixError)
+
+
+def _asked(plan: Plan, error: BaseException) -> Counts | None:
+    """What the target says of this run: its word decides."""
+    load = plan.load
+    try:
+        return plan.sink.committed(load.run.run_id, load.name, load.prefix)
+    except EmatixError as silence:
+        raise _Undecided(
+            f"the commit of pipeline {plan.spec.name!r} to {load.name} was cut short, and the "
+            f"target does not answer whether it took place ({silence})",
+            fix="when it answers again, the next run finds out first; see `flow runs list`",
+        ) from error
 
 
 def _shown(

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.declaring import function_shape
+from ematix_flow.engine.failures import translate
 from ematix_flow.errors import DataError, EmatixError, RunError, SourceLocation
 
 if TYPE_CHECKING:
@@ -43,8 +44,12 @@ def call_function(
             returned = _awaited(returned)
     except EmatixError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frame = _user_frame(error, spec)
+        if type(error).__module__.startswith(("pyspark.", "py4j.")):
+            known = translate(error)
+            known.where = frame
+            raise known from error
         raise RunError(
             f"the function of pipeline {spec.name!r} raised {type(error).__name__}: {error}",
             fix="correct the function",
@@ -63,7 +68,7 @@ def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
         return pool.submit(asyncio.run, coroutine).result()
 
 
-def _user_frame(error: Exception, spec: PipelineSpec) -> SourceLocation:
+def _user_frame(error: BaseException, spec: PipelineSpec) -> SourceLocation:
     file = getattr(getattr(spec.function, "__code__", None), "co_filename", spec.location.file)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
     return SourceLocation(frames[-1].filename, frames[-1].lineno or 0) if frames else spec.location

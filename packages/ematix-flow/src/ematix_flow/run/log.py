@@ -50,7 +50,11 @@ class RunLog(Protocol):
         """Say that a run is still alive."""
 
     def finish(self, record: RunRecord) -> None:
-        """Record how a run ended. The first word stands, unless it was ``lost``."""
+        """Record how a run ended.
+
+        The first word stands, unless it was ``lost``, or the run turns out to have succeeded:
+        that is only ever said of a commit, and a run may wake after it was given up for dead.
+        """
 
     def list(
         self, *, pipeline: str | None = None, status: str | None = None, limit: int = 50
@@ -61,7 +65,7 @@ class RunLog(Protocol):
         """The records of one run, given by its id or the beginning of it."""
 
     def running(self, pipeline: str) -> Records:
-        """The records of a pipeline that say ``running``, dead or alive."""
+        """The records of a pipeline whose end is not known: running, dead or alive, or lost."""
 
     def last(self, pipeline: str) -> RunRecord | None:
         """The latest record of a pipeline."""
@@ -192,7 +196,8 @@ class MemoryRunLog:
         """Record how a run ended."""
         with self._lock:
             held = self._records.get(_key(record))
-            if held is None or held.status in ("running", "lost"):
+            open_end = held is None or held.status in ("running", "lost")
+            if open_end or record.status == "succeeded":
                 self._records[_key(record)] = record
 
     def list(
@@ -214,9 +219,9 @@ class MemoryRunLog:
         return only_one_run(run_id, found)
 
     def running(self, pipeline: str) -> Records:
-        """The records of a pipeline that say ``running``."""
+        """The records of a pipeline whose end is not known."""
         held = self._newest_first()
-        return [r for r in held if r.pipeline == pipeline and r.status == "running"]
+        return [r for r in held if r.pipeline == pipeline and r.status in ("running", "lost")]
 
     def last(self, pipeline: str) -> RunRecord | None:
         """The latest record of a pipeline."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from sqlglot import exp
+
 from ematix_flow import types as t
 from ematix_flow.backends.base import (
     Backend,
@@ -18,6 +20,7 @@ from ematix_flow.backends.base import (
     SourceQuery,
 )
 from ematix_flow.backends.loading import load_backend
+from ematix_flow.backends.spool import spooling
 from ematix_flow.config import resolve_connection
 from ematix_flow.connections import nearest
 from ematix_flow.errors import (
@@ -40,7 +43,7 @@ from ematix_flow.modes.base import load_mode
 from ematix_flow.normalize.expressions import Derive
 from ematix_flow.run.function import RunInfo, call_function
 from ematix_flow.sql.identifiers import column as column_reference
-from ematix_flow.sql.identifiers import quoted
+from ematix_flow.sql.identifiers import quoted, require_query
 from ematix_flow.sql.normalizers import CannotMatch, compile_chain
 from ematix_flow.sql.spark import as_form, assign, from_spark, quote
 
@@ -104,7 +107,7 @@ def planned(
     announce: Callable[[str], None] = lambda point: None,
     started_at: datetime | None = None,
 ) -> Iterator[Plan]:
-    """The plan of a run; live connections stay open as long as the block."""
+    """The plan of a run; live connections and spooled rows stay as long as the block."""
     if spec.not_yet:
         raise NotAvailableYet(" and ".join(spec.not_yet), where=spec.location)
     target = spec.targets[0]
@@ -116,6 +119,7 @@ def planned(
         raise Unsupported(f"{sink.kind} cannot be written by a batch pipeline")
     sink.check_table(target.table)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(spooling())
         givers: dict[str, Callable[[], Any]] = {
             "source": lambda: stack.enter_context(source.open()),
             "target": lambda: stack.enter_context(sink.open()),
@@ -184,6 +188,7 @@ def _what_is_read(
 ) -> tuple[SourceQuery | None, DataFrame | None]:
     returned = call_function(spec, givers)
     if isinstance(returned, str):
+        require_query(returned, source.dialect)
         return SourceQuery(returned), None
     if returned is not None:
         return None, returned
@@ -250,8 +255,22 @@ def _plan_column(
     result = compiled.type
     if result is not None:
         _check_assignable(column, result, spec.location)
-    text = compiled.expression.sql(dialect="spark") if column.normalizers else quote(column.name)
+    if column.normalizers:
+        text = _naming(column, compiled.expression).sql(dialect="spark")
+    else:
+        text = quote(column.name)
     return PlannedColumn(column, types.get(column.name), text, result)
+
+
+def _naming(column: Column, expression: exp.Expression) -> exp.Expression:
+    """Let what the normalizers refuse say which column it is about."""
+    named = expression.copy()
+    for call in named.find_all(exp.Anonymous):
+        if call.name.upper() == "RAISE_ERROR" and call.expressions:
+            place = exp.Literal.string(f"column {column.name!r}: ")
+            said = exp.Anonymous(this="CONCAT", expressions=[place, call.expressions[0].copy()])
+            call.set("expressions", [said])
+    return named
 
 
 def _check_assignable(

@@ -54,7 +54,7 @@ _BEGIN = f"INSERT OR REPLACE INTO runs {_VALUES}"
 _FINISH = (
     f"INSERT INTO runs {_VALUES} ON CONFLICT (run_id, target, step) "
     f"DO UPDATE SET {', '.join(f'{c} = excluded.{c}' for c in _COLUMNS)} "
-    "WHERE runs.status IN ('running', 'lost')"
+    "WHERE runs.status IN ('running', 'lost') OR excluded.status = 'succeeded'"
 )
 
 
@@ -114,8 +114,9 @@ class SqliteRunLog:
         return only_one_run(run_id, found[::-1])
 
     def running(self, pipeline: str) -> Records:
-        """The records of a pipeline that say ``running``."""
-        return self._select(["status = 'running'", "pipeline = :name"], {"name": pipeline})
+        """The records of a pipeline whose end is not known."""
+        unknown = "status IN ('running', 'lost')"
+        return self._select([unknown, "pipeline = :name"], {"name": pipeline})
 
     def last(self, pipeline: str) -> RunRecord | None:
         """The latest record of a pipeline."""

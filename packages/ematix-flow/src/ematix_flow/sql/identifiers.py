@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from sqlglot import exp, parse_one
+from sqlglot import exp, parse_one, tokenize
 from sqlglot.errors import SqlglotError
+from sqlglot.tokens import TokenType
 
 from ematix_flow.errors import DataError
 from ematix_flow.model import TableName
@@ -51,6 +52,32 @@ def parse_query(sql: str, dialect: str) -> exp.Query:
             f"the source SQL is a {parsed.key.upper()}, not a query", fix="return a SELECT"
         )
     return parsed
+
+
+# What a query may begin with in one dialect or another.
+_QUERIES = (
+    *("(", "CALL", "DESCRIBE", "EXPLAIN", "FROM", "PIVOT", "PRAGMA", "SELECT", "SHOW"),
+    *("SUMMARIZE", "TABLE", "UNPIVOT", "VALUES", "WITH"),
+)
+
+
+def require_query(sql: str, dialect: str) -> None:
+    """Refuse what cannot be read from: another kind of statement, or several of them."""
+    try:
+        tokens = tokenize(sql, read=dialect)
+    except SqlglotError:
+        return  # The database may know better, and says so itself if not.
+    first = tokens[0].text if tokens else "a comment"
+    if first.upper() not in _QUERIES:
+        raise DataError(
+            f"the source SQL starts with {first[:40]}, so it is no query", fix="return a SELECT"
+        )
+    ends = [t.token_type is TokenType.SEMICOLON for t in tokens]
+    if True in ends and not all(ends[ends.index(True) :]):
+        raise DataError(
+            "the source SQL holds more than one statement",
+            fix="return one SELECT, and run what comes before it with conn.execute(…)",
+        )
 
 
 def bare(sql: str) -> str:

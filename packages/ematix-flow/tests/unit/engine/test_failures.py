@@ -45,14 +45,14 @@ class RemoteError(Exception):
             "connection 'orders': the user or password is wrong",
         ),
         (
-            f'{ABORTED}org.postgresql.util.PSQLException: ERROR: relation "t" does not exist{STACK}',
+            f'{ABORTED}org.postgresql.util.PSQLException: ERROR: relation "t" is missing{STACK}',
             Permanent,
-            """connection 'orders': ERROR: relation "t" does not exist""",
+            """connection 'orders': relation "t" is missing""",
         ),
         (
             f"{ABORTED}org.postgresql.util.PSQLException: ERROR: deadlock detected{STACK}",
             Transient,
-            "connection 'orders': ERROR: deadlock detected; run again",
+            "connection 'orders': deadlock detected; run again",
         ),
         (
             f"{ABORTED}java.sql.SQLException: cannot use jdbc:x://u:hunter22@host/db"
@@ -65,11 +65,7 @@ class RemoteError(Exception):
             EngineError,
             "/data/out cannot be written or read",
         ),
-        (
-            f"[SPARK_JOB_CANCELLED] Job 3 cancelled SQLSTATE: XXKDA{STACK}",
-            EngineError,
-            "RemoteError",
-        ),
+        (f"[SPARK_JOB_CANCELLED] Job 3 cancelled{STACK}", Cancelled, "the Spark job was cancelled"),
         ("", EngineError, "RemoteError"),
     ],
 )

@@ -1,0 +1,45 @@
+"""Rows on their way from a file database to Spark: folders that go when their reader is done."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import getpass
+import tempfile
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from uuid import uuid4
+
+from ematix_flow.backends.staging import StageFolder
+
+_held: ContextVar[list[StageFolder] | None] = ContextVar("held", default=None)
+
+
+@contextlib.contextmanager
+def spooling() -> Iterator[None]:
+    """Keep what this thread spools inside the block until the block ends."""
+    held: list[StageFolder] = []
+    token = _held.set(held)
+    try:
+        yield
+    finally:
+        _held.reset(token)
+        for folder in held:
+            folder.remove()
+
+
+def spool_folder() -> Path:
+    """A fresh folder; outside of ``spooling`` it goes with the process.
+
+    What killed processes have left goes first: their rows may be many.
+    """
+    root = Path(tempfile.gettempdir()) / f"ematix-flow-spool-{getpass.getuser()}"
+    StageFolder.sweep(root)
+    folder = StageFolder(root, uuid4().hex)
+    held = _held.get()
+    if held is None:
+        atexit.register(folder.remove)
+    else:
+        held.append(folder)
+    return folder.path

@@ -1,0 +1,110 @@
+"""A real class archive: built, used, and survived when it is damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ematix_flow.engine.archive import archive_flags, archive_path, build_archive, is_sound
+from ematix_flow.engine.cache import CACHE_VARIABLE
+from ematix_flow.engine.classic import default_plan, start_host
+from ematix_flow.engine.java import bundled_home
+from ematix_flow.engine.settings import derive
+from unit.engine import child
+
+COUNT = """
+from ematix_flow.engine import derive, open_engine
+from ematix_flow.engine.classic import launch
+engine = launch(derive(), log_classes=True) if {logged} else open_engine(derive())
+print(engine.spark.range(10).count())
+if {logged}:
+    classes = engine.loaded_classes()
+    print(sum("org.apache.spark." in c and "shared objects file" in c for c in classes) > 1000)
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=["found", "bundled"])
+def java_home(request: pytest.FixtureRequest) -> str:
+    if request.param == "bundled":
+        return str(bundled_home())
+    return os.environ.get("JAVA_HOME", "")
+
+
+@pytest.fixture(scope="module")
+def cache(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache with an archive that was really built, once per kind of Java."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(folder))
+        patch.setenv("JAVA_HOME", java_home)
+        build_archive()
+        yield folder
+
+
+def count(cwd: Path, *, logged: bool = False) -> list[str]:
+    code, out, err = child.run(COUNT.format(logged=logged), cwd=cwd)
+    assert (code, err) == (0, "")
+    return out.split()
+
+
+def test_it_is_private_recorded_and_used(cache: Path, tmp_path: Path) -> None:
+    path = archive_path(default_plan())
+    assert is_sound(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert not [p.name for p in path.parent.iterdir() if p.name.startswith("building-")]
+    assert str(path) in "".join(archive_flags(default_plan()))
+    assert count(tmp_path, logged=True) == ["10", "True"]
+    before = path.stat()
+    assert build_archive() == path
+    assert path.stat() == before, "a sound archive is not built again"
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbage"])
+def test_a_damaged_one_never_stops_a_run(damage: str, cache: Path, tmp_path: Path) -> None:
+    path = archive_path(default_plan())
+    note = path.with_name(f"{path.name}.json")
+    kept = tmp_path / "kept"
+    path.rename(kept)
+    kept_note = note.read_text()
+    try:
+        size = kept.stat().st_size
+        with kept.open("rb") as file:
+            content = file.read(size // 3) if damage == "truncated" else os.urandom(1 << 20)
+        path.write_bytes(content)
+        assert archive_flags(default_plan()) == ()
+
+        # Even if the note vouches for it, the JVM dies and a second one starts without it.
+        found = path.stat()
+        vouching = {"size": found.st_size, "mtime_ns": found.st_mtime_ns, "sha256": ""}
+        note.write_text(json.dumps(vouching))
+        assert archive_flags(default_plan()) != ()
+        assert count(tmp_path) == ["10"]
+        assert {p.name for p in tmp_path.iterdir()} == {"kept", "program.py"}, "no crash report"
+    finally:
+        kept.replace(path)
+        note.write_text(kept_note)
+    assert is_sound(path)
+
+
+def test_the_first_spark_class_comes_sooner(cache: Path) -> None:
+    """Compared by the processor time of the JVM, which a busy machine does not change much."""
+
+    def seconds(flags: tuple[str, ...]) -> float:
+        plan = dataclasses.replace(default_plan(), flags=flags)
+        before = os.times().children_user
+        host = start_host(derive(), plan)
+        host.jvm.gateway()
+        host.kill()
+        return os.times().children_user - before
+
+    plain = min(seconds(()) for _ in range(2))
+    archived = min(seconds(archive_flags(default_plan())) for _ in range(2))
+    assert archived < 0.8 * plain

@@ -1,0 +1,112 @@
+"""The checks behind the decorators, where they are used by themselves."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from ematix_flow.declaring import (
+    MODES,
+    check_function,
+    check_mode,
+    check_schedule,
+    function_shape,
+    load_options,
+    not_yet,
+    retry_policy,
+)
+from ematix_flow.errors import DeclarationError, UnknownName
+from ematix_flow.model import LoadOptions, RetryPolicy
+
+
+@pytest.mark.parametrize(
+    ("function", "roles"),
+    [
+        (lambda: None, {}),
+        (lambda conn: None, {"conn": "source"}),
+        (lambda c: None, {"c": "source"}),
+        (lambda warehouse: None, {"warehouse": "source"}),
+        (lambda spark: None, {"spark": "spark"}),
+        (lambda run: None, {"run": "run"}),
+        (lambda target: None, {"target": "target"}),
+        (lambda src, tgt: None, {"src": "source", "tgt": "target"}),
+        (lambda source, target: None, {"source": "source", "target": "target"}),
+        (lambda run, conn, spark: None, {"run": "run", "conn": "source", "spark": "spark"}),
+        (lambda conn, *, run: None, {"conn": "source", "run": "run"}),
+        (lambda conn, day="today": None, {"conn": "source"}),
+        (functools.partial(lambda conn, table: None, table="t"), {"conn": "source"}),
+    ],
+)
+def test_arguments_are_told_by_their_names(function: Any, roles: dict[str, str]) -> None:
+    assert dict(function_shape(function).parameters) == roles
+    assert function_shape(function).wants == set(roles.values())
+    assert check_function(function, None) == function_shape(function)
+
+
+async def load_later(conn: Any) -> str:
+    return "SELECT 1"
+
+
+def test_coroutines_have_the_same_shape() -> None:
+    assert dict(function_shape(load_later).parameters) == {"conn": "source"}
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["* * * * *", "*/5 * * * *", "0 2 * * 1-5", "@daily", "0 0 29 2 *", "15,45 8-18 * * mon"],
+)
+def test_schedules(schedule: str) -> None:
+    check_schedule(schedule, None)
+    check_schedule(schedule, "America/New_York")
+
+
+@pytest.mark.parametrize("schedule", ["", " ", "* * * *", "60 * * * *", "* * 32 * *", "soon"])
+def test_what_is_no_schedule(schedule: str) -> None:
+    with pytest.raises(DeclarationError, match="is not a cron expression"):
+        check_schedule(schedule, None)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes(mode: str) -> None:
+    assert check_mode(mode) == mode
+    assert load_options({"mode": mode}) == LoadOptions()
+
+
+def test_an_unknown_mode() -> None:
+    with pytest.raises(UnknownName, match="mode='scd3' is not known; did you mean 'scd"):
+        check_mode("scd3")
+
+
+def test_options_become_tuples_and_seconds() -> None:
+    from datetime import timedelta
+
+    options = load_options(
+        {
+            "mode": "scd2",
+            "keys": ["a"],
+            "compare_columns": ["b", "c"],
+            "ttl": timedelta(days=1),
+            "incremental_column": "d",
+        }
+    )
+    assert options.keys == ("a",)
+    assert options.compare_columns == ("b", "c")
+    assert options.ttl_seconds == 86_400
+    assert options.watermark_column == "d"
+
+
+def test_no_retry_is_none_and_an_empty_one_the_default() -> None:
+    assert retry_policy(None) is None
+    assert retry_policy({}) == RetryPolicy()
+
+
+def test_nothing_is_left_for_later_by_default() -> None:
+    defaults = {**LoadOptions().__dict__, "mode": "append"}
+    assert not_yet(defaults) == []
+    assert not_yet({**defaults, "mode": "truncate", "allow_empty": True}) == []
+    assert not_yet({**defaults, "mode": "merge", "on_drift": "warn"}) == [
+        "mode='merge'",
+        "on_drift='warn'",
+    ]
