@@ -41,7 +41,7 @@ soak: setup ## Run the long tests
 	$(BIN)/python -m pytest -m soak
 
 docs: setup ## Build the documentation; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lock: setup ## Resolve the dependencies again into requirements.lock
 	$(BIN)/uv pip compile packages/*/pyproject.toml --all-extras --universal --python-version 3.10 \

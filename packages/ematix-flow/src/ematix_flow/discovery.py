@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.util
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,6 @@ from ematix_flow.pipeline import Pipeline
 from ematix_flow.registry import Broken, Registry, isolated_registry
 
 _PACKAGE = str(Path(__file__).parent)
-_IMPORTLIB = str(Path(importlib.__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -202,13 +202,13 @@ def _import_failure(name: str, error: Exception | SystemExit) -> DeclarationErro
     if isinstance(error, SyntaxError) and error.filename:
         where = SourceLocation(error.filename, error.lineno or 1)
         return DeclarationError(f"syntax error: {error.msg}", fix="correct the file", where=where)
+    # Generated code, such as a dataclass's own methods, has no file.
     frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        # Generated code, such as a dataclass's own methods, has no file.
-        if not frame.filename.startswith(("<", _IMPORTLIB))
+        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")
     ]
-    user = [f for f in frames if not f.filename.startswith(_PACKAGE)]
+    paths = sysconfig.get_paths()
+    installed = (_PACKAGE, paths["stdlib"], paths["platlib"], paths["purelib"])
+    user = [f for f in frames if not f.filename.startswith(installed)]
     last = (user or frames)[-1]
     where = SourceLocation(last.filename, last.lineno or 1)
     if isinstance(error, EmatixError):

@@ -22,7 +22,7 @@
     │  └─ Permanent              not worth another try
     ├─ EngineError               Spark, its JVM or a Python worker failed
     └─ RunError                  the run itself
-       ├─ Fenced                 a newer run of the same pipeline took over
+       ├─ Fenced                 another run of the pipeline committed first
        └─ Cancelled
 
 Fields come first and the message is built from them, so that errors survive pickling on
@@ -202,7 +202,7 @@ class RunError(EmatixError):
 
 
 class Fenced(RunError):
-    """A newer run of the same pipeline took over; this one may not commit."""
+    """Another run of the same pipeline committed first; this one may not commit."""
 
 
 class Cancelled(RunError):

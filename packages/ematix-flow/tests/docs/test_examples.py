@@ -47,6 +47,7 @@ def _run_demo(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_demo_from_nothing_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: object
 ) -> None:

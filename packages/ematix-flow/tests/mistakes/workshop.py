@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sqlite3
 from collections.abc import Callable
@@ -195,7 +196,7 @@ def _duckdb_state(path: Path) -> Any:
     if not path.is_file():
         return "not a file"
     try:
-        with duckdb.connect(str(path)) as raw:
+        with duckdb.connect(str(path), read_only=not os.access(path, os.W_OK)) as raw:
             tables = raw.execute(
                 "SELECT table_schema, table_name FROM information_schema.tables "
                 "WHERE table_schema <> 'ematix_flow' ORDER BY ALL"

@@ -80,8 +80,8 @@ def refused(**options: Any) -> str:
     line = inspect.getsourcelines(declared)[1] + 4
     assert caught.value.where == SourceLocation(__file__, line)
     text = str(caught.value)
-    assert text.startswith(f"{__file__}:{line}: pipeline 'load': ")
-    return text.removeprefix(f"{__file__}:{line}: pipeline 'load': ")
+    assert text.startswith(f"{__file__}:{line}: pipeline 'load'")
+    return text
 
 
 class TestConnections:

@@ -36,7 +36,8 @@ def translate(error: Exception, connection: str, file: Path) -> EmatixError | No
         return Permanent(text, connection=connection, fix=fix)
     if isinstance(error, duckdb.ParserException):
         return Permanent(text, connection=connection, fix="correct the SQL")
-    if isinstance(error, duckdb.IOException):
+    # A full disk during COMMIT comes as a TransactionException.
+    if isinstance(error, duckdb.IOException) or "No space left" in text:
         return _about_the_file(text, connection, file)
     if "read-only mode" in text:
         return Permanent(

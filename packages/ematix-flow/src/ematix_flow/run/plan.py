@@ -255,6 +255,14 @@ def _plan_column(
     result = compiled.type
     if result is not None:
         _check_assignable(column, result, spec.location)
+    local = any(n.name == "to_timezone" for n in column.normalizers)
+    if local and isinstance(column.type, t.TimestampTZ):
+        raise DataError(
+            f"column {column.name!r}: to_timezone() gives local time without a zone, which a "
+            "TimestampTZ column would take for UTC",
+            fix="declare the column Timestamp, or remove to_timezone()",
+            where=spec.location,
+        )
     if column.normalizers:
         text = _naming(column, compiled.expression).sql(dialect="spark")
     else:
