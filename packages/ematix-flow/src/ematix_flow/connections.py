@@ -317,7 +317,9 @@ class StoredFiles(Connection):
         """Refuse options that belong to another file format than this store's."""
         for name in options.set_fields():
             owner = next(f for f in FILE_FORMATS if f.startswith(name.partition("_")[0]))
-            if self.format in FILE_FORMATS and owner != self.format:
+            # A store of text files may hold both kinds; each file is read by its own options.
+            read_as_text = name.endswith("_read_options") and self.format in ("csv", "json_lines")
+            if self.format in FILE_FORMATS and owner != self.format and not read_as_text:
                 raise ConfigError(
                     f"connection {self.name!r}: {name} is an option of {owner} files, and its "
                     f"files are {self.format}",

@@ -81,32 +81,36 @@ def load_project(modules: Sequence[str] = ()) -> Iterator[Project]:
         yield Project(registry, (*errors, *dependency_errors), named)
 
 
-# What a load has imported from the user's folders. The next load in the same process imports it
-# anew: a module that is merely found again declares nothing.
-_imported: set[str] = set()
-
-
 @contextlib.contextmanager
 def _importing_from_here() -> Iterator[frozenset[str]]:
-    """Imports look here first; gives the modules that were imported before."""
-    for name in _imported:
-        sys.modules.pop(name, None)
-    _imported.clear()
+    """Imports look here first; gives the modules that were imported before.
+
+    Afterwards the user's modules are as unknown as they were: a module that the next load would
+    merely find again declares nothing again.
+    """
     importlib.invalidate_caches()
-    before = list(sys.path)
+    path, held = list(sys.path), dict(sys.modules)
     sys.path.insert(0, str(Path.cwd()))
-    held = frozenset(sys.modules)
     try:
-        yield held
+        yield frozenset(held)
     finally:
-        folders = {Path(f).resolve() for f in sys.path if f not in before}
-        _imported.update(n for n in sys.modules.keys() - held if _lies_in(n, folders))
-        sys.path[:] = before
+        for name, module in list(sys.modules.items()):
+            if module is not held.get(name) and _is_the_users(name):
+                del sys.modules[name]
+        sys.modules.update({name: m for name, m in held.items() if name not in sys.modules})
+        sys.path[:] = path
 
 
-def _lies_in(module: str, folders: set[Path]) -> bool:
+def _is_the_users(module: str) -> bool:
+    """Whether a module may be imported anew: an installed one, such as a driver, may not."""
     file = _file_of(module)
-    return file is not None and not folders.isdisjoint(Path(file).resolve().parents)
+    return file is not None and not file.startswith(_installed()) and "site-packages" not in file
+
+
+def _installed() -> tuple[str, ...]:
+    """Where code lives that is not the user's own."""
+    paths = sysconfig.get_paths()
+    return (_PACKAGE, paths["stdlib"], paths["platlib"], paths["purelib"])
 
 
 def _file_of(module: str) -> str | None:
@@ -116,6 +120,8 @@ def _file_of(module: str) -> str | None:
 def _loads(name: str, held: frozenset[str]) -> list[tuple[str, Callable[[], None]]]:
     """What to load for one ``--module``, piece by piece, each with its name for messages."""
     path = Path(name)
+    if not name.strip():
+        raise NoSuchModule("--module is empty", fix="name a module, a .py file or a folder")
     if name.endswith(".py"):
         return [(name, functools.partial(_load_file, path, held))]
     if not path.is_dir():
@@ -181,7 +187,7 @@ def _free_name(file: Path) -> str:
 
 def _load_module(name: str, held: frozenset[str]) -> None:
     try:
-        found = importlib.util.find_spec(name) if not name.startswith(".") else None
+        found = None if name.startswith((".", "__")) else importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
             raise  # it exists, and imports something that does not
@@ -193,7 +199,7 @@ def _load_module(name: str, held: frozenset[str]) -> None:
             f"there is no module {name!r}",
             fix="check --module; it takes a module, a .py file or a folder",
         )
-    if name in held:
+    if name in held and (_is_the_users(name) or "site-packages" in str(_file_of(name))):
         sys.modules.pop(name, None)
     importlib.import_module(name)
 
@@ -206,9 +212,7 @@ def _import_failure(name: str, error: Exception | SystemExit) -> DeclarationErro
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")
     ]
-    paths = sysconfig.get_paths()
-    installed = (_PACKAGE, paths["stdlib"], paths["platlib"], paths["purelib"])
-    user = [f for f in frames if not f.filename.startswith(installed)]
+    user = [f for f in frames if not f.filename.startswith(_installed())]
     last = (user or frames)[-1]
     where = SourceLocation(last.filename, last.lineno or 1)
     if isinstance(error, EmatixError):

@@ -65,6 +65,10 @@ class EmatixError(Exception):
             return text
         return f"{text.rstrip('.')}; {' '.join(self.fix.split())}"
 
+    def __repr__(self) -> str:
+        # Not from ``args``: what was redacted since would come back.
+        return f"{type(self).__name__}({str(self)!r})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.__dict__.copy()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,7 @@ def load(
         name=name,
         columns=tuple(columns),
         change=change or load_mode(mode).plan(table, names, options),
-        run=RunRow(f"run-{next(_run_numbers):06}", pipeline, mode, "spark", now, now),
+        run=RunRow(f"run-{os.getpid()}-{next(_run_numbers)}", pipeline, mode, "spark", now, now),
         creates=True,
         files=FileOptions(**files),
         prefix=prefix,

@@ -383,11 +383,16 @@ def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("a\n1\n")
     (tmp_path / "d.csv").write_text("b\n1\n")
     (tmp_path / "year=2026").mkdir()
+    for name in ("shop/orders", "shop/other"):
+        (tmp_path / name / "_ematix").mkdir(parents=True)
+        (tmp_path / name / "_ematix/000000000001.json").write_text("{}")
     files = store(tmp_path)
     for sql, message in {
         "SELECT * FROM `*.parquet`": r"'a' is BigInt in .*a\.parquet and Text in .*b\.parquet",
         "SELECT * FROM `?.*`": "different formats",
         "SELECT * FROM `[cd].csv`": "different columns: a, b",
+        "SELECT * FROM shop": "holds tables of its own, such as .*shop/orders",
+        "SELECT * FROM `sho*/*`": "matches several tables",
     }.items():
         with pytest.raises(DataError, match=message):
             files.describe(SourceQuery(sql))

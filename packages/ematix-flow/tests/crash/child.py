@@ -6,8 +6,10 @@ Connect server: one costs about a second instead of a whole Spark.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import select
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +50,50 @@ class Events:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """Two named pipes that hold a Python worker in the middle of Spark's work."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        for name in ("ready", "release"):
+            if not (self.folder / name).exists():
+                os.mkfifo(self.folder / name)
+
+    def task(self) -> Any:
+        """A task that passes its rows on, says its process id and then waits at the gate."""
+        ready, release = str(self.folder / "ready"), str(self.folder / "release")
+
+        def wait(batches: Any) -> Any:
+            import os
+
+            yield from batches
+            with open(ready, "w") as out:
+                out.write(f"{os.getpid()}\n")
+            with open(release) as never:
+                never.read()
+
+        return wait
+
+    def held(self) -> int:
+        """Wait until a worker stands at the gate; its process id."""
+        with open(self.folder / "ready", opener=_unblocked) as pipe:
+            poll = select.poll()
+            poll.register(pipe, select.POLLIN)
+            assert poll.poll(PATIENCE * 1000), "no worker has come to the gate"
+            return int(pipe.readline())
+
+    def release(self) -> None:
+        """Let the worker go, if it is still there."""
+        with contextlib.suppress(OSError), open(self.folder / "release", "w", opener=_unblocked):
+            pass
+
+
+def _unblocked(path: str, flags: int) -> int:
+    return os.open(path, flags & ~(os.O_CREAT | os.O_TRUNC) | os.O_NONBLOCK)
+
+
+@dataclass(frozen=True)
 class Order:
     """What a child is to do. Points are named by their first word."""
 
@@ -62,6 +108,7 @@ class Order:
     source_table: str | None = None
     die_at: str | None = None
     pause_at: tuple[str, ...] = ()
+    gate: Gate | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -81,10 +128,11 @@ def declare(order: Order) -> Pipeline:
         register_connection(connection)
     # The rows come from Python; a connection that can be read only has to be named.
     register_connection(DuckDBConnection(name="rows", path=str(order.home / "rows.duckdb")))
-    held, copied = list(order.rows), order.source_table
+    held, copied, gate = list(order.rows), order.source_table, order.gate
 
     def load(spark: Any) -> Any:
-        return spark.createDataFrame(held, SCHEMA)
+        rows = spark.createDataFrame(held, SCHEMA)
+        return rows if gate is None else rows.coalesce(1).mapInArrow(gate.task(), SCHEMA)
 
     def copy() -> None:
         pass

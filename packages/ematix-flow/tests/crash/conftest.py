@@ -8,11 +8,31 @@ from uuid import uuid4
 
 import pytest
 
-from conformance.conftest import backend, pytest_configure, pytest_generate_tests
-from crash.world import World
+from conformance import conftest as conformance
+from conformance.conftest import backend
+from crash.world import World, first_of_their_kind
 from harness.base import Harness
 
-__all__ = ["backend", "pytest_configure", "pytest_generate_tests"]
+__all__ = ["backend"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    conformance.pytest_configure(config)
+    config.addinivalue_line("markers", "every_harness: not only one harness per kind of backend")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every backend by its abilities; only ``make soak`` tries harnesses that share a backend."""
+    conformance.pytest_generate_tests(metafunc)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave the second and later harnesses of a kind to ``make soak``."""
+    given = getattr(getattr(item, "callspec", None), "params", {}).get("backend")
+    if given is None or item.get_closest_marker("every_harness"):
+        return
+    if given.name not in first_of_their_kind():
+        item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture(scope="session")

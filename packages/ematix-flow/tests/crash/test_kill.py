@@ -7,14 +7,13 @@ import itertools
 import pytest
 
 from crash.child import Events
-from crash.world import World, after
+from crash.world import World, after, first_of_their_kind
 from ematix_flow.backends.loading import load_backend
 from harness.base import all_harnesses
 
 VERBS = {"append": "insert", "truncate": "replace"}
 BEFORE_THE_COMMIT = ("staging", "staged", "committing")
 ORDER = [cls.name for cls in all_harnesses()]
-FIRST_OF_THEIR_KIND = {cls.kind: cls.name for cls in reversed(all_harnesses())}.values()
 
 _numbers = itertools.count(1)
 
@@ -65,22 +64,23 @@ def kill_and_recover(world: World, point: str, mode: str) -> None:
         assert "died before its commit" in str(settled.error_text)
 
 
+@pytest.mark.every_harness
 def test_a_killed_run_leaves_before_or_after(world: World) -> None:
     """Every point once for every kind of target, the modes by turns.
 
-    Harnesses of one kind share the code of their commit: the second and later ones take one
-    point each. ``make soak`` takes them all.
+    The second and later harnesses of a kind take one point each; ``make soak`` takes all.
     """
     turn = ORDER.index(world.backend.name)
     points, modes = announced(world), modes_of(world)
     chosen = [(point, modes[(turn + n) % len(modes)]) for n, point in enumerate(points)]
-    if world.backend.name not in FIRST_OF_THEIR_KIND:
+    if world.backend.name not in first_of_their_kind():
         chosen = [chosen[turn % len(chosen)]]
     for point, mode in chosen:
         kill_and_recover(world, point, mode)
 
 
 @pytest.mark.soak
+@pytest.mark.every_harness
 @pytest.mark.timeout(1200)
 def test_a_run_killed_at_any_point_in_any_mode(world: World) -> None:
     for mode in modes_of(world):

@@ -15,7 +15,7 @@ from crash.child import Child, Events, Order, Outcome
 from ematix_flow.connections import Connection
 from ematix_flow.run.log import open_run_log
 from ematix_flow.run.records import RunRecord, effective_status, utc_now
-from harness.base import Harness
+from harness.base import Harness, all_harnesses
 
 Found = list[tuple[Any, ...]]
 
@@ -100,6 +100,11 @@ class World:
     def shown(self, pid: int) -> str:
         """The status that a user is shown now."""
         return effective_status(self.record(pid), utc_now())
+
+
+def first_of_their_kind() -> set[str]:
+    """One harness per kind of backend: those of one kind share the code that commits."""
+    return set({cls.kind: cls.name for cls in reversed(all_harnesses())}.values())
 
 
 def plain(rows: Sequence[dict[str, Any]]) -> Found:

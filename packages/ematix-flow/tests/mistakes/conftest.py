@@ -25,9 +25,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shop(
-    furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Shop]:
+def shop(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """A shop of its own, in the working folder."""
     for name in list(os.environ):
         if name.startswith("EMATIX_FLOW_") and name != "EMATIX_FLOW_CACHE_DIR":

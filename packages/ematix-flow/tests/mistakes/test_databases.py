@@ -97,13 +97,25 @@ def without(name: str) -> Prepare:
 FILES = [
     Failure(
         "DuckDB file in a folder that does not exist",
-        ("pipeline 'load'", "connection 'far'", "the folder", "nowhere does not exist", "create it"),
+        (
+            "pipeline 'load'",
+            "connection 'far'",
+            "the folder",
+            "nowhere does not exist",
+            "create it",
+        ),
         'register_connection(DuckDBConnection(name="far", path="nowhere/far.duckdb"))\n'
         + into("far", "SELECT 1"),
     ),
     Failure(
         "SQLite file in a folder that does not exist",
-        ("pipeline 'load'", "connection 'far'", "the folder", "nowhere does not exist", "create it"),
+        (
+            "pipeline 'load'",
+            "connection 'far'",
+            "the folder",
+            "nowhere does not exist",
+            "create it",
+        ),
         'register_connection(SQLiteConnection(name="far", path="nowhere/far.db"))\n'
         + into("far", "SELECT 1"),
     ),
@@ -372,9 +384,9 @@ SERVER = [
     Failure(
         "missing privilege on the source",
         ("pipeline 'load'", "connection 'pg'", "permission denied for schema shop", "grant"),
-        into("warehouse").replace('source_connection="source"', 'source_connection="pg"').replace(
-            "FROM orders", "FROM shop.orders"
-        ),
+        into("warehouse")
+        .replace('source_connection="source"', 'source_connection="pg"')
+        .replace("FROM orders", "FROM shop.orders"),
         prepare=as_somebody_else(),
     ),
     Failure(
@@ -386,9 +398,9 @@ SERVER = [
     Failure(
         "view of the source that fails",
         ("pipeline 'load'", "connection 'pg'", "division by zero", "correct the SQL"),
-        into("warehouse").replace('source_connection="source"', 'source_connection="pg"').replace(
-            "FROM orders", "FROM shop.shares"
-        ),
+        into("warehouse")
+        .replace('source_connection="source"', 'source_connection="pg"')
+        .replace("FROM orders", "FROM shop.shares"),
         prepare=in_postgres(
             "CREATE VIEW shop.shares AS SELECT id, note, amount / (id - 1) AS amount "
             "FROM shop.orders"

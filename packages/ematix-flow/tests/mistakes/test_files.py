@@ -74,7 +74,13 @@ def without_its_note(shop: Shop) -> None:
 MISTAKES = [
     Failure(
         "missing file",
-        ("pipeline 'load'", "connection 'drop'", "no file or folder", "drop/ordres.csv", "there is"),
+        (
+            "pipeline 'load'",
+            "connection 'drop'",
+            "no file or folder",
+            "drop/ordres.csv",
+            "there is",
+        ),
         from_csv("SELECT * FROM `ordres.csv`"),
         prepare=csv(HEADER),
     ),
@@ -171,11 +177,13 @@ MISTAKES = [
         "bad JSON line",
         ("pipeline 'load'", "orders.jsonl", "JSON"),
         from_files("feed", "SELECT * FROM `orders.jsonl`"),
-        prepare=lambda shop: shop.file(
-            "drop/orders.jsonl",
-            '{"id": 3, "note": "x", "amount": 1.5}\n{"id": 4, "note": "y", "amou\n',
-        )
-        and None,
+        prepare=lambda shop: (
+            shop.file(
+                "drop/orders.jsonl",
+                '{"id": 3, "note": "x", "amount": 1.5}\n{"id": 4, "note": "y", "amou\n',
+            )
+            and None
+        ),
     ),
     Failure(
         "SQL that Spark cannot read",
@@ -191,7 +199,12 @@ MISTAKES = [
     ),
     Failure(
         "file where the target's folder should be",
-        ("pipeline 'load'", "connection 'lake'", "lake/shop/parcels is a file, not a folder", "move it"),
+        (
+            "pipeline 'load'",
+            "connection 'lake'",
+            "lake/shop/parcels is a file, not a folder",
+            "move it",
+        ),
         into_lake(),
         prepare=folder_becomes_a_file,
     ),
@@ -210,7 +223,9 @@ MISTAKES = [
         "manifest that is damaged",
         ("pipeline 'load'", "_ematix/000000000001.json is damaged", "restore it"),
         into_lake(),
-        prepare=lambda shop: shop.file("lake/shop/parcels/_ematix/000000000001.json", '{"version": ') and None,
+        prepare=lambda shop: (
+            shop.file("lake/shop/parcels/_ematix/000000000001.json", '{"version": ') and None
+        ),
     ),
     Failure(
         "statement over files",

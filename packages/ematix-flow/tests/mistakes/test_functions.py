@@ -71,7 +71,12 @@ MISTAKES = [
     ),
     Failure(
         "function whose query of the source fails",
-        ("pipeline 'load'", "connection 'warehouse'", "no_such_table does not exist", "did you mean"),
+        (
+            "pipeline 'load'",
+            "connection 'warehouse'",
+            "no_such_table does not exist",
+            "did you mean",
+        ),
         load('return conn.query("SELECT 1 FROM no_such_table")'),
     ),
     Failure(
@@ -81,7 +86,13 @@ MISTAKES = [
     ),
     Failure(
         "missing source table",
-        ("pipeline 'load'", "connection 'warehouse'", "odrers does not exist", "did you mean", "orders"),
+        (
+            "pipeline 'load'",
+            "connection 'warehouse'",
+            "odrers does not exist",
+            "did you mean",
+            "orders",
+        ),
         load("pass", 'source_table="shop.odrers"'),
     ),
     Failure(

@@ -56,7 +56,7 @@ FROM_FILES = (
     '@ematix.pipeline(target=Orders, target_connection="warehouse", source_connection="source")\n'
     'def load(conn):\n    return "SELECT id, note, amount FROM orders"\n'
 )
-KILLS_ITS_JVM = '''
+KILLS_ITS_JVM = """
 @ematix.pipeline(target=Orders, target_connection="warehouse")
 def load(spark):
     def kill(batches):
@@ -68,7 +68,7 @@ def load(spark):
         yield from batches
 
     return spark.range(3).mapInArrow(kill, "id LONG, note STRING, amount DECIMAL(8,2)")
-'''
+"""
 
 
 def run_apart(shop: Shop, *, without: tuple[str, ...] = (), **variables: str) -> Said:
@@ -191,18 +191,6 @@ JARS = [
 @pytest.mark.parametrize("mistake", JARS, ids=lambda m: m.name)
 def test_jar(mistake: Mistake, postgres_shop: Shop, make: Make) -> None:
     make(mistake)
-
-
-def test_a_cache_that_cannot_be_used(shop: Shop) -> None:
-    shop.declare(FROM_FILES)
-    before = shop.targets()
-    shop.file("cache", "a file")
-    said = run_apart(shop, EMATIX_FLOW_CACHE_DIR=str(shop.folder / "cache"))
-    assert_one_line(
-        said,
-        Mistake("cache", ("pipeline 'load'", "the cache folder", "EMATIX_FLOW_CACHE_DIR")),
-    )
-    assert shop.targets() == before
 
 
 def test_an_unwritable_run_log_warns_and_the_run_goes_on(

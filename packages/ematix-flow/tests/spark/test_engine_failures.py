@@ -62,7 +62,7 @@ def failure_of(work: Callable[[], Any], **options: str) -> EmatixError:
             BadValue,
             "12345.6 does not fit DECIMAL(3,1)",
         ),
-        ("SELECT 1 / x FROM VALUES (0) t(x)", BadValue, "Division by zero"),
+        ("SELECT 1 / x FROM VALUES (0) t(x)", BadValue, "division by zero"),
         ("SELECT x + 1 FROM VALUES (2147483647) t(x)", BadValue, "overflow"),
         ("SELECT nope FROM VALUES (1) t(name)", DataError, "there is no column 'nope'"),
         ("SELECT * FROM nosuch.thing", DataError, "there is no table or view 'nosuch.thing'"),

@@ -5,10 +5,12 @@ A program costs a JVM, so each one here asks as many questions as it can.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,13 @@ def litter(cwd: Path) -> list[Path]:
         *child.temporary(cwd).iterdir(),
         *(path for path in cwd.iterdir() if path.name not in kept),
     ]
+
+
+def read_all(terminal: int, shown: bytearray) -> None:
+    """Collect what is written to a terminal until nobody writes to it any more."""
+    with contextlib.suppress(OSError):
+        while chunk := os.read(terminal, 4096):
+            shown += chunk
 
 
 def test_a_program_of_many_parts_leaves_no_trace(cwd: Path) -> None:
@@ -167,14 +176,16 @@ except Cancelled as error:
 print(spark.range(4).count(), flush=True)
 """
     ours, theirs = os.openpty()
-    with child.start(OPEN + program, cwd=cwd, stderr=theirs) as process:
+    env = {"COLUMNS": "120", "TERM": "xterm"}
+    with child.start(OPEN + program, cwd=cwd, env=env, stderr=theirs) as process:
         os.close(theirs)
+        shown = bytearray()
+        reader = threading.Thread(target=read_all, args=(ours, shown))
+        reader.start()
         assert process.stdout is not None
         assert process.stdout.readline() == "running\n"
         family = child.descendants(process.pid)
-        shown = b""
-        while b"stage 1 of" not in shown:
-            shown += os.read(ours, 4096)
+        child.wait_until(lambda: b"stage 1 of" in shown, what="the bar is drawn")
         # As a terminal does it: every process of the foreground group gets the signal.
         os.killpg(process.pid, signal.SIGINT)
         ended = "endless work: cancelled by Ctrl-C, nothing was written\n"
@@ -183,6 +194,7 @@ print(spark.range(4).count(), flush=True)
         assert process.stdout.readline() == "waiting\n"
         os.killpg(process.pid, signal.SIGINT)
         rest, _ = process.communicate(timeout=child.PATIENCE)
+    reader.join()
     os.close(ours)
     assert b"endless work" in shown
     assert rest == "waiting: cancelled by Ctrl-C, nothing was written\n4\n"

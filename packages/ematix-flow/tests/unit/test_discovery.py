@@ -175,6 +175,18 @@ class TestAgain:
                 assert names(project) == ["load"]
             assert project.registry.pipelines["load"] is not flows_f.load
 
+    def test_installed_packages_are_left_alone(self, folder: Path) -> None:
+        # A virtual environment inside the project's folder, and a driver imported by a pipeline.
+        package = write(".venv/lib/site-packages/driver_xyz/__init__.py", "loads = []\n").parent
+        text = (
+            f"import sys\nsys.path.append({str(package.parent.resolve())!r})\nimport driver_xyz\n"
+        )
+        write("flows_n.py", text + "driver_xyz.loads.append(1)\nimport ematix_flow.transforms\n")
+        for _ in range(2):
+            with load_project(["flows_n"]) as project:
+                assert project.errors == ()
+        assert sys.modules["driver_xyz"].loads == [1, 1]
+
     def test_a_file_named_like_a_standard_module_hides_nothing(self) -> None:
         write("odd/json.py", HEAD + pipeline("load"))
         with load_project(["odd/json.py"]) as project:
@@ -210,6 +222,8 @@ class TestNothingThere:
             ("nowhere.py", "there is no file nowhere.py; check --module"),
             ("empty", "the folder empty holds no Python files; check --module"),
             ("a/b", "there is no module 'a/b'"),
+            ("", "--module is empty"),
+            ("__main__", "there is no module '__main__'"),
         ],
     )
     def test_what_cannot_be_found(self, module: str, says: str) -> None:
@@ -268,6 +282,16 @@ class TestFailures:
         with load_project(["flows_i"]) as project:
             (error,) = project.errors
         assert str(error.where) == f"{folder / file}:2"
+
+    def test_a_package_that_cannot_be_imported_is_not_a_missing_one(self, folder: Path) -> None:
+        write("shop4/__init__.py", "\nimport no_such_package_xyz\n")
+        write("shop4/orders.py", HEAD + pipeline("orders"))
+        for module in ("shop4.orders", "shop4/orders.py", "shop4"):
+            with load_project([module]) as project:
+                (error,) = project.errors
+            assert str(error.where) == f"{folder / 'shop4/__init__.py'}:2"
+            assert "No module named 'no_such_package_xyz'" in error.what
+            assert error.fix == "install it, or correct the import"
 
     def test_one_bad_file_does_not_stop_the_others(self) -> None:
         write("flows/a.py", "1 / 0\n")

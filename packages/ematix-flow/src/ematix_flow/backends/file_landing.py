@@ -13,13 +13,13 @@ from sqlglot import exp
 
 from ematix_flow.backends.base import Landing, Load, Staged
 from ematix_flow.backends.file_formats import (
-    FileFormat,
     count_rows,
     encode,
     encoded_ddl,
     read_encoded,
     write_encoded,
 )
+from ematix_flow.backends.file_options import FileFormat
 from ematix_flow.backends.file_sources import Store, data_files, file_errors
 from ematix_flow.backends.manifest import (
     TOUCHED,
@@ -230,7 +230,9 @@ class FilesLanding(Landing):
         added = [f.name for f in moved]
         self._touch(added=added, replaced=[])
         for before, after in zip(staged.files, moved, strict=True):
-            (self.folder / before.name).rename(self.folder / after.name)
+            # A link, unlike a rename, never takes the place of another run's file.
+            os.link(self.folder / before.name, self.folder / after.name)
+            (self.folder / before.name).unlink()
         sync_folder(self.folder)
         self.load.announce("committing")
         while True:

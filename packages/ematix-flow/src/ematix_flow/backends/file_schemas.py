@@ -25,7 +25,7 @@ from ematix_flow.sql.spark import literal, quote, spark_ddl
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ematix_flow.backends.file_formats import FileFormat
+    from ematix_flow.backends.file_options import FileFormat
 
 _BIGGEST_INTEGER = 2**63
 _JSON_DIGITS = 38

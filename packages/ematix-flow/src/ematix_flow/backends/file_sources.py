@@ -14,14 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import SourceColumn
-from ematix_flow.backends.file_formats import (
-    FileFormat,
-    decoded,
-    encoded_ddl,
-    read_encoded,
-    reading_format,
-    stored_format,
-)
+from ematix_flow.backends.file_formats import chunks, decoded, encoded_ddl, read_encoded
+from ematix_flow.backends.file_options import FileFormat, reading_format, stored_format
 from ematix_flow.backends.file_schemas import (
     FileColumn,
     file_columns,
@@ -29,7 +23,7 @@ from ematix_flow.backends.file_schemas import (
     line_end,
     not_utf8,
 )
-from ematix_flow.backends.manifest import Manifest, ManifestLog
+from ematix_flow.backends.manifest import FOLDER, Manifest, ManifestLog
 from ematix_flow.connections import format_from_path
 from ematix_flow.errors import DataError, EmatixError, Permanent, Unsupported
 from ematix_flow.sql.spark import quote, spark_ddl
@@ -114,10 +108,13 @@ class Store:
         if files:
             return self.plain(files, format=format)
         folders = [f for f in found if f.is_dir() and _is_visible(f.name)]
-        if folders:
-            below = [file for folder in folders for file in data_files(folder)]
-            if below:
-                return self.plain(below, format=format)
+        if len(folders) == 1:
+            return self.folder(folders[0], format=format)
+        below = [file for folder in folders for file in data_files(folder)]
+        if any(ManifestLog(folder).numbers() for folder in folders):
+            raise DataError(f"{path} matches several tables", fix="name one of them")
+        if below:
+            return self.plain(below, format=format)
         is_glob = any(c in text for c in _WILDCARDS)
         what = "no file matches" if is_glob else "there is no file or folder"
         raise Permanent(f"{what} {path}", connection=self.name, fix=self._hint(path.parent))
@@ -235,6 +232,11 @@ def _listed(folder: Path) -> list[Path]:
     """The files of a folder and its subfolders, hidden names left out."""
     found: list[Path] = []
     for path, folders, names in os.walk(folder):
+        if FOLDER in folders and path != str(folder):
+            raise DataError(
+                f"the folder {folder} holds tables of its own, such as {path}",
+                fix="name one of them",
+            )
         folders[:] = sorted(f for f in folders if _is_visible(f))
         partitions = [f for f in folders if "=" in f]
         if partitions:
@@ -329,16 +331,10 @@ def _scan_text(file: Path, mark: str = "") -> bool:
         return True
     decode, found = codecs.getincrementaldecoder("utf-8")().decode, False
     try:
-        for chunk in _chunks(file):
+        for chunk in chunks(file):
             text = decode(chunk)
             found = found or (bool(mark) and mark in text)
         decode(b"", True)
     except UnicodeDecodeError as error:
         raise not_utf8(file) from error
     return found
-
-
-def _chunks(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            yield chunk

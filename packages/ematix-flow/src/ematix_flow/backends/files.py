@@ -1,6 +1,7 @@
 """Files in a local folder: immutable data files, and manifests that say which of them count.
 
-Reading lives in ``file_sources`` and ``file_queries``, the formats in ``file_formats``.
+Reading lives in ``file_sources`` and ``file_queries``, landing in ``file_landing``, the formats
+in ``file_options`` and ``file_formats``.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from ematix_flow.backends.base import (
     SourceColumn,
     SourceQuery,
 )
-from ematix_flow.backends.file_formats import (
+from ematix_flow.backends.file_landing import FilesLanding
+from ematix_flow.backends.file_options import (
     FileFormat,
     check_file_options,
     merged_options,
     writing_format,
 )
-from ematix_flow.backends.file_landing import FilesLanding
 from ematix_flow.backends.file_queries import FileQuery, is_path, look_up
 from ematix_flow.backends.file_sources import Store, data_files, file_errors
 from ematix_flow.backends.manifest import (

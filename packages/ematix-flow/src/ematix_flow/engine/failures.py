@@ -227,7 +227,9 @@ def _out_of_memory(failure: Failure, _: str) -> EmatixError | None:
 
 def _disk(failure: Failure, _: str) -> EmatixError | None:
     if failure.says("No space left on device", "Disk quota exceeded", "not enough space"):
-        return EngineError("the disk is full", fix="free some space where the target and TMPDIR are")
+        return EngineError(
+            "the disk is full", fix="free some space where the target and TMPDIR are"
+        )
     denied = failure.says("Permission denied", "Mkdirs failed to create", "Read-only file system")
     if denied is None:
         return None

@@ -50,6 +50,11 @@ _BY_VERSION = {
     "--sun-misc-unsafe-memory-access=allow": range(23, 1000),
 }
 
+# A worker's error may quote a URL; the JVM cannot know which values are secret, but their shape.
+_WITHOUT_PASSWORDS = (
+    r"%replace{%m%n%ex}{([A-Za-z][A-Za-z0-9+.-]*://[^\\s:/@]*):\\S*@}{$1:***@}"
+)
+
 # The gateway class is Spark's "interpreter": unless its logger names the level of the root,
 # Spark prints two lines about the level it chose.
 _LOGGING = f"""\
@@ -59,7 +64,7 @@ appender.file.type = Console
 appender.file.name = file
 appender.file.target = SYSTEM_ERR
 appender.file.layout.type = PatternLayout
-appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %p %c{{1}}: {_WITHOUT_PASSWORDS}
 logger.gateway.name = {GATEWAY}
 logger.gateway.level = warn
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.declaring import function_shape
 from ematix_flow.engine.failures import translate
 from ematix_flow.errors import DataError, EmatixError, RunError, SourceLocation
+from ematix_flow.redaction import redact_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,7 +52,9 @@ def call_function(
             known.where = frame
             raise known from error
         raise RunError(
-            f"the function of pipeline {spec.name!r} raised {type(error).__name__}: {error}",
+            redact_text(
+                f"the function of pipeline {spec.name!r} raised {type(error).__name__}: {error}"
+            ),
             fix="correct the function",
             where=frame,
         ) from error

@@ -48,7 +48,8 @@ def wait_until(condition: Callable[[], bool], *, what: str) -> None:
     """Wait for ``condition``, or fail saying ``what`` never happened."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never happened: {what}")
         time.sleep(0.02)
 
 

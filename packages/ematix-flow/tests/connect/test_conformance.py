@@ -1,0 +1,51 @@
+"""A part of the conformance suite over Spark Connect: the same promises on the other Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ematix_flow.engine.connect_server import connect_server
+from ematix_flow.engine.settings import derive
+
+TESTS = Path(__file__).parent.parent
+PROMISES = ("test_append.py", "test_truncate.py", "test_types.py")
+HARNESSES = ("duckdb", "sqlite", "postgres", "parquet", "csv")
+LEFT_OUT = "test_any_batches"  # many more batches of what the others load
+
+
+@pytest.mark.slow
+@pytest.mark.services("postgres")
+def test_the_promises_hold_over_connect(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.json"
+    selected = f"({' or '.join(f'[{name}]' for name in HARNESSES)}) and not {LEFT_OUT}"
+    with connect_server(derive(jars=("postgres",))) as server:
+        ended = subprocess.run(
+            [
+                sys.executable,
+                *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "connect.witness"),
+                *("-m", "not soak", "-k", selected),
+                *(str(TESTS / "conformance" / file) for file in PROMISES),
+            ],
+            env={
+                **os.environ,
+                "EMATIX_FLOW_SPARK_REMOTE": server.remote,
+                "CONNECT_WITNESS": str(notes),
+                "PYTHONPATH": str(TESTS),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert server.remote not in ended.stdout
+    assert ended.returncode == 0, ended.stdout
+    seen = json.loads(notes.read_text(encoding="utf-8"))
+    assert {note["outcome"] for note in seen.values()} == {"passed"}
+    assert {note["engine"] for note in seen.values()} == {"spark-connect"}
+    for name in HARNESSES:
+        assert sum(test.endswith(f"[{name}]") for test in seen) > 10, name

@@ -1,0 +1,119 @@
+"""Processes that die in the middle of Spark's work, stop for a while, or lose a worker."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crash.child import PATIENCE, SCHEMA, Child, Events, Gate
+from crash.racer import loading
+from crash.test_kill import fresh_rows
+from crash.world import World, after, plain
+from ematix_flow import ematix
+from ematix_flow.errors import EngineError
+from harness.base import Harness
+
+pytestmark = pytest.mark.needs("source", "replace")
+
+
+def wait_for_end_of(pid: int) -> None:
+    """Wait until a process that is not our child has ended."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        assert poll.poll(PATIENCE * 1000), f"process {pid} is still there"
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.slow
+def test_a_run_killed_while_spark_stages_takes_spark_with_it(world: World, tmp_path: Path) -> None:
+    """Spark in the process itself, as most users have it, with an open copy to the target."""
+    rows = fresh_rows(3)
+    world.run(rows=rows)
+    before = world.rows()
+    gate = Gate(tmp_path)
+    child = Child(world.order(rows=fresh_rows(4), mode="truncate", remote=None, gate=gate))
+    worker = gate.held()
+    child.signal(signal.SIGKILL)
+    assert child.exit_code() == -signal.SIGKILL
+    assert world.standing() == before
+
+    more = fresh_rows(2)
+    world.run(rows=more)
+    assert world.rows() == after(before, "append", more)
+    assert world.record(child.pid).status == "failed"
+    wait_for_end_of(worker)
+    assert world.backend.litter(world.target) == []
+
+
+def test_a_run_whose_spark_lives_on_does_not_hold_up_the_next(world: World, tmp_path: Path) -> None:
+    """On a cluster, executors go on for a while when their driver is gone."""
+    gate = Gate(tmp_path)
+    child = Child(world.order(rows=fresh_rows(4), gate=gate))
+    gate.held()
+    child.signal(signal.SIGKILL)
+    assert child.exit_code() == -signal.SIGKILL
+    rows = fresh_rows(2)
+    try:
+        world.run(rows=rows)
+        assert world.rows() == after(None, "append", rows)
+        assert world.litter() == []
+    finally:
+        gate.release()
+
+
+def test_a_stopped_process_cannot_undo_what_happened_meanwhile(world: World) -> None:
+    """Where only one process may have the file, the second is refused and the first goes on."""
+    sleeper = Child(world.order(rows=[(1, "sleeper")], pause_at=("staged",)))
+    sleeper.reach("staged")
+    sleeper.signal(signal.SIGSTOP)
+    other = Child(world.order(rows=[(2, "other")])).outcome()
+    sleeper.signal(signal.SIGCONT)
+    sleeper.go_on()
+    woken = sleeper.outcome()
+    if other.error is None:
+        assert (woken.error, world.rows()) == ("Fenced", [(2, "other")])
+    else:
+        assert (other.error, other.points) == ("Transient", ())
+        assert "in use by another process" in other.text
+        assert (woken.error, world.rows()) == (None, [(1, "sleeper")])
+    assert world.litter() == []
+    assert sorted(r.status for r in world.records()) == ["failed", "succeeded"]
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_loss_of_a_python_worker_leaves_the_target_alone(
+    backend: Harness, private_home: Path
+) -> None:
+    target = backend.connection("target")
+    loading(target, private_home, rows=[(1, "a")]).sync()
+
+    def die(batches: Any) -> Any:
+        import os
+        import signal
+
+        yield from batches
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @ematix.pipeline(
+        target=Events, source_connection="rows", target_connection="target", mode="truncate"
+    )
+    def lose_a_worker(spark: Any) -> Any:
+        return spark.createDataFrame([(2, "b")], SCHEMA).mapInArrow(die, SCHEMA)
+
+    with pytest.raises(EngineError, match="Python worker"):
+        lose_a_worker.sync()
+    assert plain(backend.rows(target, Events.__table__)) == [(1, "a")]
+    assert backend.litter(target) == []
+    loading(target, private_home, rows=[(3, "c")]).sync()
+    assert plain(backend.rows(target, Events.__table__)) == [(1, "a"), (3, "c")]

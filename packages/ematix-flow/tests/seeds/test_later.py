@@ -1,0 +1,349 @@
+"""Documented pipelines that a later version executes: declared, checked, and refused when run."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ematix_flow import Pipeline, natural_key
+from ematix_flow.errors import DeclarationError, NotAvailableYet
+from ematix_flow.registry import active_registry
+
+from .preambles import CUSTOMER_DIM, EVENTS, IMPORTS, WAREHOUSE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .conftest import Database, Said, Snippet
+
+PREAMBLE = (
+    IMPORTS
+    + WAREHOUSE
+    + EVENTS
+    + CUSTOMER_DIM
+    + """
+from ematix_flow import PostgresConnection, register_connection
+
+register_connection(PostgresConnection(name="raw_db", url="${WAREHOUSE_DSN}"))
+register_connection(PostgresConnection(name="lake", url="${WAREHOUSE_DSN}"))
+
+@ematix.table(schema="analytics")
+class CustomerArchive:
+    customer_id: Annotated[BigInt, pk()]
+    email: Text | None
+    name: Text | None
+    updated_at: Text
+
+@ematix.table(schema="analytics")
+class DailyRollups:
+    name: Annotated[Text, pk()]
+"""
+)
+
+SNIPPETS: dict[str, tuple[str, str]] = {
+    "quickstart": (
+        """
+@ematix.connection
+class warehouse:
+    kind = "postgres"
+    url = "${EMATIX_FLOW_DSN}"
+
+@ematix.pipeline(
+    target=CustomerDim,
+    target_connection="warehouse",
+    schedule="0 * * * *",
+    mode="scd2",
+    compare_columns=["email", "name"],
+)
+def sync_customers(conn):
+    return "SELECT customer_id, email, name, updated_at FROM raw.customers"
+""",
+        "mode='scd2'",
+    ),
+    "by name": (
+        """
+@ematix.pipeline(
+    target=CustomerDim,
+    schedule="0 * * * *",
+    mode="scd2",
+    target_connection="warehouse",
+)
+def sync_customers(conn):
+    return "SELECT customer_id, email, name, updated_at FROM raw.customers"
+""",
+        "mode='scd2'",
+    ),
+    "source and target": (
+        """
+@ematix.pipeline(
+    target=CustomerDim,
+    source_connection="raw_db",
+    target_connection="warehouse",
+    schedule="0 * * * *",
+    mode="scd2",
+    compare_columns=["email", "name"],
+)
+def sync_customers(conn):
+    return "SELECT customer_id, email, name, updated_at FROM customers"
+""",
+        "mode='scd2'",
+    ),
+    "static": (
+        """
+@ematix.pipeline(
+    target=CustomerDim,
+    schedule="0 * * * *",
+    mode="scd2",
+    source_table="raw.customers",
+    compare_columns=["email", "name"],
+)
+def sync_customers():
+    pass
+""",
+        "mode='scd2'",
+    ),
+    "static with a map": (
+        """
+@ematix.table(schema="analytics")
+class CustomerDim:
+    customer_id: Annotated[BigInt, pk()]
+    target_col: Text | None
+
+@ematix.pipeline(
+    target=CustomerDim,
+    target_connection="warehouse",
+    source_table="raw.customers",
+    column_map={"target_col": "source_col"},
+    mode="merge",
+    schedule="0 * * * *",
+)
+def sync_customers():
+    pass
+""",
+        "mode='merge'",
+    ),
+    "dependencies and retry": (
+        """
+@ematix.pipeline(
+    target=DailyRollups,
+    target_connection="warehouse",
+    schedule="0 2 * * *",
+    mode="merge",
+    depends_on=["ingest_events"],
+    retry={"max_attempts": 5, "backoff_seconds": 30, "backoff_factor": 2.0},
+)
+def daily_rollups(conn):
+    return "SELECT name FROM analytics.events GROUP BY name"
+""",
+        "mode='merge'",
+    ),
+    "fan-out": (
+        """
+from ematix_flow import Target
+
+@ematix.pipeline(
+    targets=[
+        Target(table=CustomerDim,    connection="warehouse"),
+        Target(table=CustomerArchive, connection="lake"),
+    ],
+    source_connection="raw_db",
+    schedule="0 * * * *",
+    mode="merge",
+)
+def sync_customers(conn):
+    return "SELECT customer_id, email, name, updated_at FROM customers"
+""",
+        "targets=",
+    ),
+    "merge": (
+        """
+@ematix.pipeline(
+    target=CustomerDim,
+    mode="merge",
+    compare_columns=["email", "name"],
+    schedule="0 * * * *",
+)
+def sync(conn):
+    return "SELECT customer_id, email, name FROM raw.customers"
+""",
+        "mode='merge'",
+    ),
+    "scd2 by event time": (
+        """
+@ematix.pipeline(
+    target=CustomerDim,
+    mode="scd2",
+    compare_columns=["email", "name"],
+    event_timestamp_column="updated_at",
+    ttl_seconds=86_400 * 30,
+    schedule="0 * * * *",
+)
+def sync(conn):
+    return "SELECT customer_id, email, name, updated_at FROM raw.customers"
+""",
+        "ttl_seconds=",
+    ),
+    "incremental": (
+        """
+@ematix.pipeline(
+    target=Events,
+    mode="append",
+    incremental=True,
+    watermark_column="received_at",
+    schedule="*/5 * * * *",
+)
+def ingest(conn):
+    return "SELECT event_id, name, received_at FROM raw.events"
+""",
+        "incremental=True",
+    ),
+    "transforms": (
+        """
+from ematix_flow.transforms import deduplicate_by, filter_where
+
+@ematix.pipeline(
+    target=Events,
+    mode="merge",
+    transforms_pre=[
+        deduplicate_by(keys=("event_id",), order_by="received_at desc"),
+        filter_where("name IS NOT NULL"),
+    ],
+    transforms_post=[
+        "ANALYZE analytics.events",
+        ematix.transform_ref("update_mart"),
+    ],
+    continue_on_failure_post=True,
+    schedule="*/5 * * * *",
+)
+def ingest(conn): ...
+""",
+        "transforms_pre=",
+    ),
+    "distributed": (
+        """
+@ematix.pipeline(
+    target=Events,
+    mode="append",
+    engine = "distributed",
+    peers = ["http://host:9000", "dns://host:9000", "k8s://service.namespace:9000"],
+)
+def ingest(conn):
+    return "SELECT event_id, name, received_at FROM raw.events"
+""",
+        "peers=",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def variables(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WAREHOUSE_DSN", "EMATIX_FLOW_DSN"):
+        monkeypatch.setenv(name, database.url)
+
+
+def the_pipeline() -> Pipeline:
+    (held,) = active_registry().pipelines.values()
+    return held
+
+
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_it_is_declared_and_refused_when_run(
+    name: str, my_pipelines: Snippet, database: Database
+) -> None:
+    snippet, feature = SNIPPETS[name]
+    my_pipelines(PREAMBLE, snippet)
+    held = the_pipeline()
+    for attempt in (held.sync, held.preview, held.dry_run):
+        with pytest.raises(NotAvailableYet, match="is not available yet in this version") as caught:
+            attempt()
+        assert feature in str(caught.value)
+        assert caught.value.where == held.spec.location
+        assert caught.value.exit_code == 2
+    assert database.query("SELECT to_regnamespace('analytics')") == [(None,)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ('compare_columns=["email", "name"]', 'compare_columns=["mail"]', "names 'mail', which is"),
+        ('mode="scd2"', 'mode="scd"', "mode='scd' is not known; did you mean"),
+        ('schedule="0 * * * *"', 'schedule="0 * * *"', "is not a cron expression"),
+        ("target=CustomerDim", "target=sync", "is not a declared table"),
+        ("compare_columns", "compare_column", "did you mean 'compare_columns'"),
+    ],
+)
+def test_its_options_are_checked_now(
+    before: str, after: str, says: str, my_pipelines: Snippet
+) -> None:
+    snippet = SNIPPETS["quickstart"][0]
+    assert before in snippet
+    with pytest.raises(DeclarationError) as caught:
+        my_pipelines(PREAMBLE, "def sync(): pass", snippet.replace(before, after))
+    assert says in str(caught.value)
+    assert caught.value.where is not None
+    assert caught.value.where.file.endswith("my_pipelines.py")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("flow run --module my_pipelines sync_customers", 2),
+        ("flow preview --module my_pipelines sync_customers", 2),
+        ("flow validate --module my_pipelines sync_customers", 1),
+    ],
+)
+def test_the_commands_say_so(
+    line: str, code: int, my_pipelines: Snippet, flow: Callable[[str], Said]
+) -> None:
+    my_pipelines(PREAMBLE, SNIPPETS["quickstart"][0])
+    said = flow(line)
+    assert said.code == code
+    assert "mode='scd2' is not available yet in this version" in said.out + said.err
+    assert "Traceback" not in said.out + said.err
+
+
+class TestKeys:
+    """Which columns a merge takes for its key, and when it says so."""
+
+    def declared(self, my_pipelines: Snippet, table: str, option: str = "") -> list[str]:
+        snippet = f"""
+@ematix.table(schema="analytics")
+class Held:
+{table}
+
+@ematix.pipeline(target=Held, mode="merge"{option})
+def sync(conn):
+    return "SELECT 1"
+"""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            my_pipelines("from ematix_flow import natural_key", IMPORTS, snippet)
+        return [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+
+    DUNDER = """
+    __merge_keys__ = ("col_a", "col_b")
+    id: Annotated[BigInt, pk()]
+    col_a: Text
+    col_b: Text
+"""
+    NATURAL = """
+    id: Annotated[BigInt, pk()]
+    customer_id: Annotated[BigInt, natural_key()]
+"""
+
+    def test_another_key_than_the_primary_one_is_announced(self, my_pipelines: Snippet) -> None:
+        (told,) = self.declared(my_pipelines, self.DUNDER)
+        assert "merged on col_a, col_b (__merge_keys__)" in told
+        (told,) = self.declared(my_pipelines, self.NATURAL)
+        assert "merged on customer_id (natural_key())" in told
+
+    def test_explicit_keys_silence_it(self, my_pipelines: Snippet) -> None:
+        option = ', keys=("col_a", "col_b")'
+        assert self.declared(my_pipelines, self.DUNDER, option) == []
+        assert the_pipeline().spec.options.keys == ("col_a", "col_b")
+
+    def test_help(self) -> None:
+        documented: Any = natural_key.__doc__
+        assert "key" in documented
