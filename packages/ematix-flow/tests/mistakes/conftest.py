@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mistakes.workshop import Mistake, Shop, assert_one_line, furnish, furnish_postgres
+from mistakes.workshop import Mistake, Said, Shop, assert_one_line, furnish, furnish_postgres
 
 Make = Callable[[Mistake], None]
 
@@ -63,5 +64,15 @@ def make(shop: Shop, capsys: pytest.CaptureFixture[str]) -> Make:
         print(said.err, end="")
         assert_one_line(said, mistake)
         assert shop.targets() == before
+        if mistake.code == 1 and mistake.command == ("run", "load"):
+            assert_recorded(shop, said)
+
+    def assert_recorded(shop: Shop, said: Said) -> None:
+        """The run log tells of the failure in the same words."""
+        listed = json.loads(shop.flow(capsys, "runs", "list", "--format", "json").out)
+        (run,) = listed["runs"]
+        assert run["status"] == "failed"
+        recorded = run["error_text"].rpartition(": ")[2]
+        assert recorded in said.err
 
     return attempt

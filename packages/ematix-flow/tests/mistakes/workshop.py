@@ -216,7 +216,7 @@ def _sqlite_state(path: Path) -> Any:
     if not path.is_file():
         return "not a file"
     try:
-        with contextlib.closing(sqlite3.connect(path)) as raw:
+        with contextlib.closing(sqlite3.connect(path, timeout=0.1)) as raw:
             return [line for line in raw.iterdump() if "ematix_flow__" not in line]
     except sqlite3.Error:
         return path.read_bytes()

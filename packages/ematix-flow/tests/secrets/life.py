@@ -19,7 +19,9 @@ from ematix_flow.backends.base import SourceQuery
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.cli.main import main
 from ematix_flow.discovery import load_project
+from ematix_flow.engine.classic import ClassicEngine
 from ematix_flow.engine.session import current_engine
+from ematix_flow.errors import EmatixError
 
 # Python's own trace quotes what the user's code wrote and raised: with these, a secret.
 OUTSPOKEN = ("literal", "raising", "in_worker")
@@ -85,7 +87,7 @@ def objects() -> None:
                     vars(backend),
                     backend.open(),
                 ]
-            except Exception as error:
+            except EmatixError as error:
                 held += [error, vars(error)]
                 pickle.loads(pickle.dumps(error))
             for thing in held:
@@ -96,7 +98,7 @@ def objects() -> None:
                 continue
             try:
                 say(repr(pipeline.sync()))
-            except Exception as error:
+            except EmatixError as error:
                 say(repr(error), json.dumps(str(error)))
                 if pipeline.name not in OUTSPOKEN:
                     traceback.print_exc()
@@ -105,7 +107,8 @@ def objects() -> None:
 def engine(evidence: Path) -> None:
     """What Spark itself would tell: its settings, a query's plan, its log and its files."""
     spark_engine = current_engine()
-    assert spark_engine is not None
+    assert isinstance(spark_engine, ClassicEngine)
+    assert spark_engine.log is not None
     settings = spark_engine.spark.sql("SET -v").collect()
     (evidence / "settings.txt").write_text("\n".join(map(str, settings)))
     source = load_backend(config.resolve_connection("by_env").connection)
@@ -113,9 +116,9 @@ def engine(evidence: Path) -> None:
     rows.explain(True)
     rows.explain("formatted")
     say(rows.collect())
-    workspace = getattr(spark_engine, "workspace").path
+    workspace = spark_engine.workspace.path
     shutil.copytree(workspace, evidence / "workspace", ignore=shutil.ignore_patterns("lock"))
-    shutil.copy(getattr(spark_engine, "log"), evidence / "engine.log")
+    shutil.copy(spark_engine.log, evidence / "engine.log")
 
 
 if __name__ == "__main__":

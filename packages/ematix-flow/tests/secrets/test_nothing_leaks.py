@@ -52,7 +52,7 @@ register_connection(
 )
 register_connection(RabbitMQConnection(name="rabbit", amqp_url="amqp://u:{other_quoted}@h/v"))
 register_connection(
-    ObjectStoreS3Connection(name="s3", bucket="b", access_key_id="AKIA1", secret_access_key="{other}")
+    ObjectStoreS3Connection(name="s3", bucket="b", access_key_id="A", secret_access_key="{other}")
 )
 register_connection(SnowflakeConnection(name="snow", account="a", user="u", private_key="{other}"))
 

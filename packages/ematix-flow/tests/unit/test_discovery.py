@@ -174,6 +174,16 @@ class TestAgain:
             with load_project(["flows_f"]) as project:
                 assert names(project) == ["load"]
             assert project.registry.pipelines["load"] is not flows_f.load
+            assert sys.modules["flows_f"] is flows_f
+
+    def test_afterwards_nothing_of_it_is_left(self) -> None:
+        write("helper_o.py", "answer = 42\n")
+        write("flows_o.py", HEAD + pipeline("load") + "def later():\n    import helper_o\n")
+        before = dict(sys.modules)
+        with load_project(["flows_o"]):
+            sys.modules["flows_o"].later()
+            assert "helper_o" in sys.modules
+        assert sys.modules == before
 
     def test_installed_packages_are_left_alone(self, folder: Path) -> None:
         # A virtual environment inside the project's folder, and a driver imported by a pipeline.

@@ -91,7 +91,7 @@ class Files(Backend):
 
     def describe(self, query: SourceQuery) -> tuple[SourceColumn, ...]:
         """The columns of a query; Spark is asked only where the files alone cannot tell."""
-        from ematix_flow.engine.session import current_engine
+        from ematix_flow.engine.session import current_engine, shared_engine
 
         found = self.look_up(query)
         engine = current_engine()
@@ -209,6 +209,8 @@ class FilesConnection(LiveConnection):
 
     def query(self, sql: str, max_rows: int | None = None) -> list[dict[str, Any]]:
         """The rows of a Spark SQL query over the folder."""
+        from ematix_flow.engine.session import shared_engine
+
         rows = self.backend.read(shared_engine(), SourceQuery(sql))
         limited = rows if max_rows is None else rows.limit(max_rows)
         return [row.asDict() for row in limited.collect()]
@@ -242,14 +244,6 @@ class FilesConnection(LiveConnection):
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def shared_engine() -> Engine:
-    """The open engine of this process, or a new one."""
-    from ematix_flow.engine.session import current_engine, open_engine
-    from ematix_flow.engine.settings import derive
-
-    return current_engine() or open_engine(derive())
 
 
 def _over(select: exp.Select, incoming: str) -> exp.Select:

@@ -51,9 +51,7 @@ _BY_VERSION = {
 }
 
 # A worker's error may quote a URL; the JVM cannot know which values are secret, but their shape.
-_WITHOUT_PASSWORDS = (
-    r"%replace{%m%n%ex}{([A-Za-z][A-Za-z0-9+.-]*://[^\\s:/@]*):\\S*@}{$1:***@}"
-)
+_WITHOUT_PASSWORDS = r"%replace{%m%n%ex}{([A-Za-z][A-Za-z0-9+.-]*://[^\\s:/@]*):\\S*@}{$1:***@}"
 
 # The gateway class is Spark's "interpreter": unless its logger names the level of the root,
 # Spark prints two lines about the level it chose.

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextvars import ContextVar
 
+from ematix_flow.config import setting
 from ematix_flow.engine.protocol import Engine, Job, Progress
-from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.engine.settings import EngineSettings, derive
 from ematix_flow.errors import EngineError
 
-__all__ = ["Engine", "Job", "Progress", "current_engine", "open_engine", "prepare_engine"]
+__all__ = [
+    "Engine",
+    "EngineBarred",
+    "Job",
+    "Progress",
+    "configured",
+    "current_engine",
+    "open_engine",
+    "prepare_engine",
+    "shared_engine",
+    "without_engine",
+]
+
+_barred: ContextVar[bool] = ContextVar("ematix_engine_barred", default=False)
 
 
 class _Process:
@@ -91,6 +108,32 @@ def prepare_engine(settings: EngineSettings) -> None:
     loading a project, gets the start almost for nothing.
     """
     _process.prepare(settings)
+
+
+def shared_engine() -> Engine:
+    """The engine of this process, opened as configured when first needed."""
+    if _barred.get():
+        raise EngineBarred("this can only be known with Spark, which must not start here")
+    return current_engine() or open_engine(configured())
+
+
+def configured() -> EngineSettings:
+    """The settings that the environment asks for."""
+    return derive(remote=setting("SPARK_REMOTE"))
+
+
+@contextlib.contextmanager
+def without_engine() -> Iterator[None]:
+    """Refuse to start or use Spark for the length of a block, by raising ``EngineBarred``."""
+    token = _barred.set(True)
+    try:
+        yield
+    finally:
+        _barred.reset(token)
+
+
+class EngineBarred(EngineError):
+    """Something asked for Spark where it must not start."""
 
 
 def current_engine() -> Engine | None:

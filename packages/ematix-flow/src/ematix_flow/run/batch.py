@@ -16,8 +16,7 @@ from ematix_flow import config
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.progress import live_progress
-from ematix_flow.engine.session import current_engine, open_engine, prepare_engine
-from ematix_flow.engine.settings import derive
+from ematix_flow.engine.session import configured, prepare_engine, shared_engine
 from ematix_flow.errors import Cancelled, EmatixError, RunError, Transient
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.function import RunInfo
@@ -132,9 +131,9 @@ def _execute(
 ) -> RunResult:
     started = utc_now()
     if _needs_spark(spec) and not spec.not_yet:
-        prepare_engine(derive(remote=config.setting("SPARK_REMOTE")))
+        prepare_engine(configured())
     try:
-        with planned(spec, run, engine=the_engine, announce=announce, started_at=started) as plan:
+        with planned(spec, run, announce=announce, started_at=started) as plan:
             counts, size = _land(plan, keep=not dry_run, progress=progress)
     except EmatixError:
         raise
@@ -166,11 +165,6 @@ def _needs_spark(spec: PipelineSpec) -> bool:
     return spec.source != spec.targets[0].connection or spec.options.force_path == "spark"
 
 
-def the_engine() -> Engine:
-    """The engine of this process, opened when first needed."""
-    return current_engine() or open_engine(derive(remote=config.setting("SPARK_REMOTE")))
-
-
 class _Undecided(RunError):
     """The commit was cut short and the target could not be asked what became of it."""
 
@@ -196,7 +190,7 @@ def _land(plan: Plan, *, keep: bool, progress: bool) -> tuple[Counts, int]:
 def _stage(plan: Plan, landing: Landing, *, progress: bool) -> Staged:
     if plan.same_db_select is not None:
         return landing.stage_query(plan.same_db_select)
-    engine = the_engine()
+    engine = shared_engine()
     engine.require_jars((*plan.source.jars, *plan.sink.jars))
     what = f"{plan.spec.name} → {plan.load.name}"
     with engine.job(what) as job, _shown(engine, job, what, progress=progress):

@@ -23,6 +23,7 @@ from ematix_flow.backends.loading import load_backend
 from ematix_flow.backends.spool import spooling
 from ematix_flow.config import resolve_connection
 from ematix_flow.connections import nearest
+from ematix_flow.engine.session import shared_engine
 from ematix_flow.errors import (
     DataError,
     DeclarationError,
@@ -103,7 +104,6 @@ def planned(
     spec: PipelineSpec,
     run: RunInfo,
     *,
-    engine: Callable[[], Engine],
     announce: Callable[[str], None] = lambda point: None,
     started_at: datetime | None = None,
 ) -> Iterator[Plan]:
@@ -123,7 +123,7 @@ def planned(
         givers: dict[str, Callable[[], Any]] = {
             "source": lambda: stack.enter_context(source.open()),
             "target": lambda: stack.enter_context(sink.open()),
-            "spark": lambda: engine().spark,
+            "spark": lambda: shared_engine().spark,
             "run": lambda: run,
         }
         query, frame = _what_is_read(spec, target.table, source=source, givers=givers)

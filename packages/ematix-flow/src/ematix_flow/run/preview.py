@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ematix_flow.model import PipelineSpec
-from ematix_flow.run.batch import new_run_id, the_engine
+from ematix_flow.run.batch import new_run_id
 from ematix_flow.run.function import RunInfo
 from ematix_flow.run.plan import Plan, planned
 
@@ -39,7 +39,7 @@ class Preview:
 
 def preview_pipeline(spec: PipelineSpec) -> Preview:
     """Plan the pipeline and stop there."""
-    with planned(spec, RunInfo(id=new_run_id()), engine=the_engine) as plan:
+    with planned(spec, RunInfo(id=new_run_id())) as plan:
         return _shown(plan)
 
 

@@ -7,7 +7,6 @@ from functools import lru_cache
 
 from sqlglot import exp, parse_one, tokenize
 from sqlglot.errors import SqlglotError
-from sqlglot.tokens import TokenType
 
 from ematix_flow.errors import DataError
 from ematix_flow.model import TableName
@@ -72,7 +71,7 @@ def require_query(sql: str, dialect: str) -> None:
         raise DataError(
             f"the source SQL starts with {first[:40]}, so it is no query", fix="return a SELECT"
         )
-    ends = [t.token_type is TokenType.SEMICOLON for t in tokens]
+    ends = [token.token_type.name == "SEMICOLON" for token in tokens]
     if True in ends and not all(ends[ends.index(True) :]):
         raise DataError(
             "the source SQL holds more than one statement",
