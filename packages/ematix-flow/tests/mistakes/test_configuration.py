@@ -19,7 +19,7 @@ GOOD = (
     "def load(conn):\n    return ONE_ORDER\n"
 )
 
-Prepare = Callable[[Shop], None]
+Prepare = Callable[[Shop], object]
 
 
 def toml(text: str) -> Prepare:
@@ -128,7 +128,7 @@ MISTAKES = [
         "modules that are no list",
         (".ematix-flow.toml", "modules", "must be a list of texts", 'modules = ["pipelines.py"]'),
         GOOD,
-        prepare=lambda shop: shop.file(".ematix-flow.toml", "[project]\nmodules = 3\n") and None,
+        prepare=lambda shop: shop.file(".ematix-flow.toml", "[project]\nmodules = 3\n"),
     ),
     Mistake(
         "unknown field of a connection in the TOML",

@@ -14,7 +14,7 @@ import pytest
 from mistakes.conftest import Make
 from mistakes.workshop import Failure, Mistake, Shop
 
-Prepare = Callable[[Shop], None]
+Prepare = Callable[[Shop], object]
 
 
 def into(target: str, query: str | None = None, options: str = "") -> str:
@@ -141,7 +141,7 @@ FILES = [
         "DuckDB file that is a text",
         ("connection 'warehouse'", "warehouse.duckdb is not a DuckDB database", "path="),
         into("warehouse", "SELECT 1 AS id, 'x' AS note, 1.5 AS amount"),
-        prepare=lambda shop: shop.file("warehouse.duckdb", "id,note\n" * 900) and None,
+        prepare=lambda shop: shop.file("warehouse.duckdb", "id,note\n" * 900),
     ),
     Failure(
         "DuckDB file that is a folder",
@@ -153,7 +153,7 @@ FILES = [
         "SQLite file that is a text",
         ("connection 'ledger'", "ledger.db is not a SQLite database", "path="),
         into("ledger", "SELECT 1 AS id, 'x' AS note, 1.5 AS amount"),
-        prepare=lambda shop: shop.file("ledger.db", "id,note\n" * 900) and None,
+        prepare=lambda shop: shop.file("ledger.db", "id,note\n" * 900),
     ),
     Failure(
         "SQLite file that is a folder",

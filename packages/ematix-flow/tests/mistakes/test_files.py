@@ -11,7 +11,7 @@ import pytest
 from mistakes.conftest import Make
 from mistakes.workshop import Failure, Mistake, Shop
 
-Prepare = Callable[[Shop], None]
+Prepare = Callable[[Shop], object]
 
 HEADER = "id,note,amount\n"
 
@@ -39,7 +39,7 @@ def into_lake(options: str = "") -> str:
 
 def csv(content: str | bytes) -> Prepare:
     """The file that is dropped."""
-    return lambda shop: shop.file("drop/orders.csv", content) and None
+    return lambda shop: shop.file("drop/orders.csv", content)
 
 
 def parquet(change: Callable[[bytes], bytes]) -> Prepare:
@@ -177,12 +177,9 @@ MISTAKES = [
         "bad JSON line",
         ("pipeline 'load'", "orders.jsonl", "JSON"),
         from_files("feed", "SELECT * FROM `orders.jsonl`"),
-        prepare=lambda shop: (
-            shop.file(
-                "drop/orders.jsonl",
-                '{"id": 3, "note": "x", "amount": 1.5}\n{"id": 4, "note": "y", "amou\n',
-            )
-            and None
+        prepare=lambda shop: shop.file(
+            "drop/orders.jsonl",
+            '{"id": 3, "note": "x", "amount": 1.5}\n{"id": 4, "note": "y", "amou\n',
         ),
     ),
     Failure(
@@ -223,8 +220,8 @@ MISTAKES = [
         "manifest that is damaged",
         ("pipeline 'load'", "_ematix/000000000001.json is damaged", "restore it"),
         into_lake(),
-        prepare=lambda shop: (
-            shop.file("lake/shop/parcels/_ematix/000000000001.json", '{"version": ') and None
+        prepare=lambda shop: shop.file(
+            "lake/shop/parcels/_ematix/000000000001.json", '{"version": '
         ),
     ),
     Failure(

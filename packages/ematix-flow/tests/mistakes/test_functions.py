@@ -28,6 +28,8 @@ def by_spark(select: str, options: str = "") -> str:
     return rows(select, f'force_path="spark", {options}')
 
 
+ORDERS = '"id LONG, note STRING, amount DECIMAL(8,2)"'
+
 MISTAKES = [
     Failure(
         "function that raises",
@@ -222,7 +224,7 @@ MISTAKES = [
         load(
             "def half(batches):\n        for batch in batches:\n            1 / 0\n"
             "            yield batch\n"
-            '    return spark.range(3).mapInArrow(half, "id LONG, note STRING, amount DECIMAL(8,2)")',
+            f"    return spark.range(3).mapInArrow(half, {ORDERS})",
             arguments="spark",
         ),
     ),
@@ -232,7 +234,7 @@ MISTAKES = [
         load(
             "def die(batches):\n        import os\n        os._exit(3)\n"
             "        yield from batches\n"
-            '    return spark.range(3).mapInArrow(die, "id LONG, note STRING, amount DECIMAL(8,2)")',
+            f"    return spark.range(3).mapInArrow(die, {ORDERS})",
             arguments="spark",
         ),
     ),

@@ -182,7 +182,7 @@ JARS = [
         "jar that nobody has",
         ("pipeline 'load'", "connector jar", "could not be fetched", "network", "copy"),
         FROM_POSTGRES,
-        prepare=lambda shop: mirror(shop) and None,
+        prepare=mirror,
     ),
 ]
 

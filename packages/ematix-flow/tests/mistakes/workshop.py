@@ -9,13 +9,15 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import psycopg
-import pytest
 
 from ematix_flow.cli.main import main
+
+if TYPE_CHECKING:
+    import pytest
 
 PREAMBLE = """\
 from typing import Annotated
@@ -72,7 +74,7 @@ class Mistake:
     declares: str = ""
     code: int = 2
     command: tuple[str, ...] = ("run", "load")
-    prepare: Callable[[Shop], None] = lambda shop: None
+    prepare: Callable[[Shop], object] = lambda shop: None
 
 
 @dataclass(frozen=True)

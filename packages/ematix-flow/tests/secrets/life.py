@@ -89,7 +89,7 @@ def objects() -> None:
                 ]
             except EmatixError as error:
                 held += [error, vars(error)]
-                pickle.loads(pickle.dumps(error))
+                held.append(pickle.loads(pickle.dumps(error)))  # noqa: S301 - our own bytes
             for thing in held:
                 say(repr(thing), str(thing), f"{thing!r:.2000}")
         for pipeline in project.pipelines:

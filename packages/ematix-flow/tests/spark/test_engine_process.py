@@ -194,9 +194,10 @@ print(spark.range(4).count(), flush=True)
         assert process.stdout.readline() == "waiting\n"
         os.killpg(process.pid, signal.SIGINT)
         rest, _ = process.communicate(timeout=child.PATIENCE)
-    reader.join()
+    reader.join(child.PATIENCE)
     os.close(ours)
     assert b"endless work" in shown
+    assert b"running" not in shown, "standard output is not for the terminal"
     assert rest == "waiting: cancelled by Ctrl-C, nothing was written\n4\n"
     assert process.returncode == 0
     assert not any(map(child.exists, family))

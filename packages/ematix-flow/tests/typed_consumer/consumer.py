@@ -19,6 +19,7 @@ from ematix_flow import (
     BigQueryConnection,
     Boolean,
     Bytes,
+    Column,
     Connection,
     Date,
     DeltaLocalConnection,
@@ -97,6 +98,12 @@ class Events(ManagedTable):
 class Daily:
     day: Annotated[Date, pk()]
     total: Numeric[18, 2]
+
+
+class Assigned(ManagedTable):
+    __schema__ = "mart"
+
+    number = Column(BigInt(), primary_key=True)
 
 
 @ematix.connection

@@ -128,6 +128,8 @@ def _bar(engine: Engine, job: Job, description: str) -> Iterator[None]:
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
+        # What the user prints goes above the bar, unless it is meant for a file or a pipe.
+        redirect_stdout=sys.stdout.isatty(),
     )
     ended = threading.Event()
     task = bar.add_task(description, total=None, counts="")

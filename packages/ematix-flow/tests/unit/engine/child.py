@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 PATIENCE = 120.0
 
 
+@contextlib.contextmanager
 def start(
     code: str, *, cwd: Path, env: Mapping[str, str] | None = None, stderr: int = subprocess.PIPE
-) -> subprocess.Popen[str]:
-    """Start ``code`` in a session of its own, as a terminal's foreground job would be."""
+) -> Iterator[subprocess.Popen[str]]:
+    """Run ``code`` in a session of its own, as a terminal's foreground job would be."""
     program = cwd / "program.py"
     program.write_text(code, encoding="utf-8")
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, str(program)],
         cwd=cwd,
         env={**os.environ, "TMPDIR": str(temporary(cwd)), **(env or {})},
@@ -28,6 +30,11 @@ def start(
         text=True,
         start_new_session=True,
     )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def run(code: str, *, cwd: Path, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
