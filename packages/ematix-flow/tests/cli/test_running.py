@@ -52,9 +52,10 @@ def test_a_failure_skips_what_depends_on_it(flow: Flow, project: Path) -> None:
     module = project / "pipelines.py"
     module.write_text(
         module.read_text().replace("FROM (VALUES", "FROM shop.missing, (VALUES")
-        + "\n@ematix.pipeline(target=Numbers, target_connection='warehouse', name='apart')\n"
+        + "\n@ematix.pipeline(target=Numbers, target_connection='warehouse', name='apart', mode='truncate')\n"
         "def apart(conn):\n    return \"SELECT 9 AS number, 'nine' AS word\"\n"
     )
+    assert flow("run", "apart").code == 0
     said = flow("run", "--format", "json")
     assert said.code == 1
     assert [r["pipeline"] for r in said.json["ran"]] == ["apart"]

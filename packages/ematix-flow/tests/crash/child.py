@@ -49,6 +49,12 @@ class Events:
     name: Text | None
 
 
+@ematix.table(schema="app")
+class Others:
+    event_id: BigInt
+    name: Text | None
+
+
 @dataclass(frozen=True)
 class Gate:
     """Two named pipes that hold a Python worker in the middle of Spark's work."""

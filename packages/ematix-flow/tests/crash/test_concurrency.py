@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from crash.child import Events
+from crash.child import Events, Others
 from crash.racer import Racer, loading
 from crash.world import Found, after, plain
-from ematix_flow import BigInt, Text, ematix
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.errors import Fenced, Transient
 from ematix_flow.pipeline import Pipeline
@@ -24,12 +23,6 @@ from harness.base import Harness
 pytestmark = [pytest.mark.needs("source", "replace"), pytest.mark.usefixtures("engine")]
 
 Declare = Callable[..., Pipeline]
-
-
-@ematix.table(schema="app")
-class Others:
-    event_id: BigInt
-    name: Text | None
 
 
 @pytest.fixture

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
 
-from crash.child import Events
-from crash.world import World, after, first_of_their_kind
+from crash.child import Events, Others
+from crash.world import World, after, first_of_their_kind, plain
 from ematix_flow.backends.loading import load_backend
 from harness.base import all_harnesses
 
@@ -118,3 +119,31 @@ def test_what_a_killed_run_had_read_is_swept(world: World) -> None:
     assert world.rows() == after(None, "append", rows)
     assert world.litter() == []
     assert world.record(pid).status == "failed"
+
+
+@pytest.mark.needs("same_database")
+@pytest.mark.parametrize("point", ["applied", "committed"])
+def test_a_copy_inside_one_database_that_is_killed(world: World, point: str) -> None:
+    """Without Spark, and so without a stage: the transaction alone must hold."""
+    rows = fresh_rows(3)
+    world.run(rows=rows)
+    here = [dataclasses.replace(world.target, name=name) for name in ("source", "target")]
+    copy = {
+        "connections": tuple(here),
+        "source_table": world.backend.spelled(Events.__table__.name),
+        "table": Others,
+        "pipeline": "copy_events",
+        "options": {"force_path": "same_db"},
+    }
+    pid = world.kill(point, **copy)
+    committed = point == "committed"
+    assert world.backend.exists(world.target, Others.__table__.name) == committed
+    outcome = world.run(**copy)
+    assert outcome.result is not None
+    assert outcome.result["path"] == "same_db"
+    found = plain(world.backend.rows(world.target, Others.__table__))
+    assert found == sorted([*rows, *(rows if committed else ())], key=repr)
+    assert world.litter() == []
+    settled = world.record(pid)
+    assert settled.status == ("succeeded" if committed else "failed")
+    assert settled.rows_inserted == (3 if committed else 0)

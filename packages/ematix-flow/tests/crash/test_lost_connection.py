@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.services("postgres"), pytest.mark.usefixtures("engine"
 
 
 class Line:
-    """A line to the server that can lose its replies from a word on, and be cut."""
+    """A line to the server that can go deaf after a word, and be cut."""
 
     def __init__(self, host: str, port: int) -> None:
         self._server = (host, port)
@@ -34,7 +34,7 @@ class Line:
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._word: bytes | None = None
-        self._muted = False
+        self._muted: set[socket.socket] = set()
         self._dead = False
         self._start(self._accept)
 
@@ -61,23 +61,23 @@ class Line:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 if not replies and self._word is not None and self._word in data:
-                    self._muted = True
-                if not (replies and self._muted):
+                    self._word = None
+                    self._muted.add(sink)
+                if source not in self._muted:
                     sink.sendall(data)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)
 
     def mute_after(self, word: bytes) -> None:
-        """Lose every reply as soon as the client has said a word."""
+        """Lose every reply on the connection whose client says a word next."""
         self._word = word
 
     def cut(self, *, dead: bool = False) -> None:
         """End all connections; a dead line ends new ones too, until it is mended."""
         self._dead = dead
-        for end in self._open:
+        for end in list(self._open):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-        self._muted, self._word = False, None
 
     def mend(self) -> None:
         """Let new connections through again."""

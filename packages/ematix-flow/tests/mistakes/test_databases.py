@@ -121,7 +121,13 @@ FILES = [
     ),
     Failure(
         "DuckDB source that does not exist",
-        ("pipeline 'load'", "connection 'source'", "source.duckdb does not exist", "path="),
+        (
+            "pipeline 'load'",
+            "connection 'source'",
+            "orders does not exist: there is no file",
+            "source.duckdb",
+            "path=",
+        ),
         into("ledger"),
         prepare=without("source.duckdb"),
     ),

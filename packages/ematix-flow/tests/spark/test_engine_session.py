@@ -93,7 +93,7 @@ def test_a_job_is_cancelled_from_another_thread(
     jobs[0].cancel()
     thread.join(child.PATIENCE)
     assert len(cancelled) == 1
-    assert not jobs[0].progress().active
+    child.wait_until(lambda: not jobs[0].progress().active, what="the job ends")
 
 
 def test_cancelling_one_job_spares_the_others(
@@ -113,6 +113,8 @@ def test_cancelling_one_job_spares_the_others(
         assert engine.spark.range(1000).count() == 1000
     thread.join(child.PATIENCE)
     assert len(cancelled) == 1
+    # Spark's books are kept by listeners, a moment behind the work itself.
+    child.wait_until(lambda: not short.progress().active, what="the short job ends")
     done = short.progress()
     assert done.tasks_done == done.tasks_total > 0
     assert done.stages_done == done.stages_total

@@ -29,7 +29,9 @@ def translate(error: Exception, connection: str, file: Path) -> EmatixError | No
         return BadValue(f"connection {connection!r}: {text}", fix=_IN_SOURCE)
     if isinstance(error, duckdb.CatalogException) and not file.exists():
         return Permanent(
-            f"the file {file} does not exist", connection=connection, fix="correct path="
+            f"{text}: there is no file {file} yet",
+            connection=connection,
+            fix="correct path=, or load that table first",
         )
     if isinstance(error, duckdb.CatalogException | duckdb.BinderException):
         fix = f"{hint[:1].lower()}{hint[1:]}" if hint else "check the names in the SQL"

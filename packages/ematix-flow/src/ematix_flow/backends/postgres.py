@@ -355,7 +355,8 @@ class PostgresLanding(SqlLanding):
         self._made_schema = not self.session.rows(
             "SELECT 1 FROM pg_namespace WHERE nspname = %s", (SCHEMA,)
         )
-        with self.backend.commit_lock(self.session, creates=True), self.session.transaction():
+        alone = self.backend.commit_lock(self.session, creates=self._made_schema)
+        with alone, self.session.transaction():
             self.session.run(f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA, 'postgres')}")
             columns = ", ".join(
                 f"{quoted(c.name, 'postgres')} {_staged_type(self.backend, c.type)}"

@@ -370,7 +370,7 @@ class SqlLanding(Landing):
     def commit(self, staged: Staged, *, keep: bool) -> Counts:
         """Everything in one transaction."""
         self.load.announce("committing")
-        with self.backend.commit_lock(self.session, creates=self.load.creates):
+        with self.backend.commit_lock(self.session, creates=self.load.creates or not keep):
             try:
                 if keep:
                     self.books.ensure()
@@ -422,6 +422,8 @@ class SqlLanding(Landing):
         """Every product reports a lost race in its own words; what is there now tells which."""
         load = self.load
         try:
+            if self.books.find_run(load.run.run_id, str(load.name)) is not None:
+                return
             fenced = self.books.epoch(load.run.pipeline, str(load.name)) != self.epoch
             created = load.creates and self.backend.inspect_in(self.session, load.name) is not None
         except EmatixError:

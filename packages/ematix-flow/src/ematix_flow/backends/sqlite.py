@@ -191,7 +191,9 @@ class SQLite(SqlBackend):
             )
         if "no such table" in text and not self.file.exists():
             return Permanent(
-                f"the file {self.file} does not exist", connection=self.name, fix="correct path="
+                f"{text}: there is no file {self.file} yet",
+                connection=self.name,
+                fix="correct path=, or load that table first",
             )
         if "syntax error" in text:
             return Permanent(text, connection=self.name, fix="correct the SQL")

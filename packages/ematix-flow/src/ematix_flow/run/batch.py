@@ -17,7 +17,15 @@ from ematix_flow.backends.loading import load_backend
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.progress import live_progress
 from ematix_flow.engine.session import configured, prepare_engine, shared_engine
-from ematix_flow.errors import Cancelled, EmatixError, RunError, Transient
+from ematix_flow.errors import (
+    Cancelled,
+    DataError,
+    EmatixError,
+    Fenced,
+    Permanent,
+    RunError,
+    Unsupported,
+)
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.function import RunInfo
 from ematix_flow.run.log import RunLog, open_run_log
@@ -107,10 +115,14 @@ def new_run_id() -> str:
 def settle_lost_runs(run_log: RunLog, spec: PipelineSpec) -> None:
     """Ask the target about runs of this pipeline that died: its word decides."""
     now = utc_now()
-    lost = [r for r in run_log.running(spec.name) if effective_status(r, now) == "lost"]
+    target = spec.targets[0]
+    lost = [
+        r
+        for r in run_log.running(spec.name)
+        if effective_status(r, now) == "lost" and r.target == str(target.table.name)
+    ]
     if not lost:
         return
-    target = spec.targets[0]
     try:
         sink = load_backend(config.resolve_connection(target.connection).connection)
         for record in lost:
@@ -199,7 +211,7 @@ def _stage(plan: Plan, landing: Landing, *, progress: bool) -> Staged:
 
 def _may_have_committed(error: BaseException) -> bool:
     """A refusal is certain; a lost connection or Ctrl-C may have come right after the commit."""
-    return isinstance(error, Transient) or not isinstance(error, EmatixError)
+    return not isinstance(error, DataError | Fenced | Unsupported)
 
 
 def _asked(plan: Plan, error: BaseException) -> Counts | None:
@@ -208,6 +220,8 @@ def _asked(plan: Plan, error: BaseException) -> Counts | None:
     try:
         return plan.sink.committed(load.run.run_id, load.name, load.prefix)
     except EmatixError as silence:
+        if isinstance(error, Permanent):
+            return None
         raise _Undecided(
             f"the commit of pipeline {plan.spec.name!r} to {load.name} was cut short, and the "
             f"target does not answer whether it took place ({silence})",

@@ -23,7 +23,7 @@ def start(
     process = subprocess.Popen(
         [sys.executable, str(program)],
         cwd=cwd,
-        env={**os.environ, "TMPDIR": str(temporary(cwd)), **(env or {})},
+        env={**_clean_environment(), "TMPDIR": str(temporary(cwd)), **(env or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=stderr,
@@ -35,6 +35,11 @@ def start(
             yield process
         finally:
             process.kill()
+
+
+def _clean_environment() -> dict[str, str]:
+    """Ours without what PySpark leaves behind in a process that has run it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
 
 
 def run(code: str, *, cwd: Path, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
