@@ -52,7 +52,8 @@ def test_a_failure_skips_what_depends_on_it(flow: Flow, project: Path) -> None:
     module = project / "pipelines.py"
     module.write_text(
         module.read_text().replace("FROM (VALUES", "FROM shop.missing, (VALUES")
-        + "\n@ematix.pipeline(target=Numbers, target_connection='warehouse', name='apart', mode='truncate')\n"
+        + "\n@ematix.pipeline("
+        "\n    target=Numbers, target_connection='warehouse', mode='truncate')\n"
         "def apart(conn):\n    return \"SELECT 9 AS number, 'nine' AS word\"\n"
     )
     assert flow("run", "apart").code == 0

@@ -24,7 +24,7 @@ class Renamed:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    file = tmp_path / "copy.duckdb"
+    file = tmp_path / "elsewhere.duckdb"
     register_connection(DuckDBConnection(name="copy", path=str(file)))
     return file
 

@@ -1,4 +1,4 @@
-"""What a run would refuse, ``flow validate`` says beforehand, without Spark and in the same words."""
+"""What a run would refuse ``flow validate`` says beforehand, without Spark, in the same words."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ def validated(mistakes: list[Mistake], names: set[str]) -> list[Mistake]:
     return found
 
 
-HERE = validated(
-    [*test_functions.MISTAKES, *test_databases.FILES, *test_files.MISTAKES], FORESEEN
-)
+HERE = validated([*test_functions.MISTAKES, *test_databases.FILES, *test_files.MISTAKES], FORESEEN)
 THERE = validated(test_databases.SERVER, FORESEEN_BY_THE_SERVER)
 
 
@@ -74,7 +72,6 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("validation has started Spark")
 
     monkeypatch.setattr("ematix_flow.engine.session.open_engine", refuse)
-    monkeypatch.setattr("ematix_flow.run.batch.open_engine", refuse)
 
 
 @pytest.mark.parametrize("mistake", HERE, ids=lambda m: m.name)

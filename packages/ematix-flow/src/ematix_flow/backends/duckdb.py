@@ -22,11 +22,10 @@ from ematix_flow.backends.base import (
     SourceQuery,
 )
 from ematix_flow.backends.duckdb_errors import translate
-from ematix_flow.backends.embedded import EmbeddedLanding, stage_root
+from ematix_flow.backends.embedded import EmbeddedBackend, EmbeddedLanding, stage_root
 from ematix_flow.backends.spool import spool_folder
-from ematix_flow.backends.sql import Session, SqlBackend
-from ematix_flow.connections import DuckDBConnection
-from ematix_flow.errors import EmatixError, Permanent
+from ematix_flow.backends.sql import Session
+from ematix_flow.errors import EmatixError
 from ematix_flow.model import TableName
 from ematix_flow.sql.identifiers import bare, quoted
 from ematix_flow.sql.spark import spark_ddl
@@ -82,7 +81,7 @@ _FOUND: dict[str, t.ColumnType] = {
 _commit_locks: defaultdict[Path, Any] = defaultdict(threading.RLock)
 
 
-class DuckDB(SqlBackend):
+class DuckDB(EmbeddedBackend):
     """A DuckDB file."""
 
     kind = "duckdb"
@@ -92,34 +91,15 @@ class DuckDB(SqlBackend):
         verbs=frozenset({"insert", "replace"}), same_database=True, constraints=True
     )
 
-    @property
-    def file(self) -> Path:
-        """The database file."""
-        return Path(cast(DuckDBConnection, self.connection).file()).expanduser().absolute()
-
-    def connect(self, *, read_only: bool = False) -> Any:
+    def attach(self, file: Path | None) -> Any:
         """Open the file; DuckDB lets one process in at a time."""
         import duckdb
 
-        if not self.file.parent.is_dir():
-            raise Permanent(
-                f"the folder {self.file.parent} does not exist",
-                connection=self.name,
-                fix="create it or correct path=",
-            )
-        if read_only and not self.file.exists():
+        if file is None:
             return _configured(duckdb.connect(":memory:"))
         # Always the same mode: DuckDB refuses a second connection of another one in a process.
-        writable = os.access(self.file if self.file.exists() else self.file.parent, os.W_OK)
-        return _configured(duckdb.connect(str(self.file), read_only=not writable))
-
-    def creates_by_connecting(self) -> bool:
-        """A file that is not there appears when it is opened."""
-        return not self.file.exists()
-
-    def info(self) -> dict[str, Any]:
-        """The file."""
-        return {"kind": self.kind, "path": str(self.file)}
+        writable = os.access(file if file.exists() else file.parent, os.W_OK)
+        return _configured(duckdb.connect(str(file), read_only=not writable))
 
     def run(self, raw: Any, sql: str, parameters: Sequence[Any]) -> int:
         """Execute; DuckDB answers an INSERT, UPDATE or DELETE with its count."""
@@ -145,10 +125,6 @@ class DuckDB(SqlBackend):
     def translate(self, error: Exception) -> EmatixError | None:
         """DuckDB's errors by their class."""
         return translate(error, self.name, self.file)
-
-    def same_database(self, other: Any) -> bool:
-        """Whether both are the same file."""
-        return isinstance(other, DuckDB) and self.file == other.file
 
     def table(self, name: TableName) -> exp.Table:
         """Schema and name; the database too where DuckDB could take the schema for it."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from ematix_flow.backends.base import Load, Staged
 from ematix_flow.backends.sql import SqlBackend, SqlLanding
 from ematix_flow.backends.staging import StageFolder
+from ematix_flow.connections.databases import FileDatabaseConnection
+from ematix_flow.errors import Permanent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,6 +21,41 @@ if TYPE_CHECKING:
 def stage_root(file: Path) -> Path:
     """The hidden folder beside a database file where runs stage their rows."""
     return file.with_name(f".{file.name}.stage")
+
+
+class EmbeddedBackend(SqlBackend):
+    """A database in one file, opened in this process."""
+
+    @property
+    def file(self) -> Path:
+        """The database file."""
+        return Path(cast(FileDatabaseConnection, self.connection).file()).expanduser().absolute()
+
+    def connect(self, *, read_only: bool = False) -> Any:
+        """Open the file; where there is nothing to read yet, an empty database instead."""
+        if not self.file.parent.is_dir():
+            raise Permanent(
+                f"the folder {self.file.parent} does not exist",
+                connection=self.name,
+                fix="create it or correct path=",
+            )
+        return self.attach(None if read_only and not self.file.exists() else self.file)
+
+    @abstractmethod
+    def attach(self, file: Path | None) -> Any:
+        """A driver connection to a file, or to an empty database in memory."""
+
+    def creates_by_connecting(self) -> bool:
+        """A file that is not there appears when it is opened."""
+        return not self.file.exists()
+
+    def info(self) -> dict[str, Any]:
+        """The file."""
+        return {"kind": self.kind, "path": str(self.file)}
+
+    def same_database(self, other: Any) -> bool:
+        """Whether both are the same file."""
+        return type(other) is type(self) and self.file == other.file
 
 
 class EmbeddedLanding(SqlLanding):

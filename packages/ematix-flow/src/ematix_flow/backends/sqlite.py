@@ -24,10 +24,9 @@ from ematix_flow.backends.base import (
     SourceQuery,
     Staged,
 )
-from ematix_flow.backends.embedded import EmbeddedLanding, stage_root
+from ematix_flow.backends.embedded import EmbeddedBackend, EmbeddedLanding, stage_root
 from ematix_flow.backends.spool import spool_folder
-from ematix_flow.backends.sql import Session, SqlBackend
-from ematix_flow.connections import SQLiteConnection
+from ematix_flow.backends.sql import Session
 from ematix_flow.errors import BadValue, EmatixError, Permanent, Transient
 from ematix_flow.model import Column, TableName
 from ematix_flow.redaction import redact_text
@@ -93,7 +92,7 @@ _BATCH = 20_000
 _BUSY_SECONDS = 30.0
 
 
-class SQLite(SqlBackend):
+class SQLite(EmbeddedBackend):
     """A SQLite file."""
 
     kind = "sqlite"
@@ -106,38 +105,17 @@ class SQLite(SqlBackend):
         nan_in_floats=False,
     )
 
-    @property
-    def file(self) -> Path:
-        """The database file."""
-        return Path(cast(SQLiteConnection, self.connection).file()).expanduser().absolute()
-
-    def connect(self, *, read_only: bool = False) -> Any:
+    def attach(self, file: Path | None) -> Any:
         """Open the file; transactions are ours to begin."""
         import sqlite3
 
-        if not self.file.parent.is_dir():
-            raise Permanent(
-                f"the folder {self.file.parent} does not exist",
-                connection=self.name,
-                fix="create it or correct path=",
-            )
-        if read_only and not self.file.exists():
-            return sqlite3.connect(":memory:", isolation_level=None)
-        raw = sqlite3.connect(self.file, timeout=_BUSY_SECONDS, isolation_level=None)
+        raw = sqlite3.connect(file or ":memory:", timeout=_BUSY_SECONDS, isolation_level=None)
         raw.execute("PRAGMA foreign_keys = ON")
         return raw
 
     def begin(self, raw: Any) -> None:
         """Take the write lock at once, so that a commit cannot lose it half-way."""
         raw.execute("BEGIN IMMEDIATE")
-
-    def creates_by_connecting(self) -> bool:
-        """A file that is not there appears when it is opened."""
-        return not self.file.exists()
-
-    def info(self) -> dict[str, Any]:
-        """The file."""
-        return {"kind": self.kind, "path": str(self.file)}
 
     def run(self, raw: Any, sql: str, parameters: Sequence[Any]) -> int:
         """Execute."""
@@ -204,10 +182,6 @@ class SQLite(SqlBackend):
                 f"the disk of {self.file} is full", connection=self.name, fix="free some space"
             )
         return Permanent(text, connection=self.name, fix="correct the SQL or the rows it reads")
-
-    def same_database(self, other: Any) -> bool:
-        """Whether both are the same file."""
-        return isinstance(other, SQLite) and self.file == other.file
 
     def table(self, name: TableName) -> exp.Table:
         """SQLite has no schemas: ``schema__name``, except in ``main``."""
