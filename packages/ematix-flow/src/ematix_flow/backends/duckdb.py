@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,6 +79,8 @@ _FOUND: dict[str, t.ColumnType] = {
     "UUID": t.UUID(),
     "BLOB": t.Bytes(),
 }
+_CLOSING_SECONDS = 10.0
+_PAUSE_SECONDS = 0.005
 _commit_locks: defaultdict[Path, Any] = defaultdict(threading.RLock)
 
 
@@ -99,7 +102,7 @@ class DuckDB(EmbeddedBackend):
             return _configured(duckdb.connect(":memory:"))
         # Always the same mode: DuckDB refuses a second connection of another one in a process.
         writable = os.access(file if file.exists() else file.parent, os.W_OK)
-        return _configured(duckdb.connect(str(file), read_only=not writable))
+        return _configured(_opened(file, read_only=not writable))
 
     def run(self, raw: Any, sql: str, parameters: Sequence[Any]) -> int:
         """Execute; DuckDB answers an INSERT, UPDATE or DELETE with its count."""
@@ -256,6 +259,20 @@ class DuckDBLanding(EmbeddedLanding):
             for c in self.load.table.columns
         ]
         self.define_view(self.backend.incoming_select(self.load, f"read_parquet({files})", values))
+
+
+def _opened(file: Path, *, read_only: bool) -> Any:
+    """Open a file, also in the moment in which another thread of this process closes it."""
+    import duckdb
+
+    deadline = time.monotonic() + _CLOSING_SECONDS
+    while True:
+        try:
+            return duckdb.connect(str(file), read_only=read_only)
+        except duckdb.Error as error:
+            if "already attached" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_SECONDS)
 
 
 def _configured(raw: Any) -> Any:

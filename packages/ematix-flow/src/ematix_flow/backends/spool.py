@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import getpass
+import os
 import tempfile
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from ematix_flow.backends.staging import StageFolder
+from ematix_flow.errors import ConfigError
 
 _held: ContextVar[list[StageFolder] | None] = ContextVar("held", default=None)
 
@@ -34,12 +35,27 @@ def spool_folder() -> Path:
 
     What killed processes have left goes first: their rows may be many.
     """
-    root = Path(tempfile.gettempdir()) / f"ematix-flow-spool-{getpass.getuser()}"
+    root = _own_root()
     StageFolder.sweep(root)
     folder = StageFolder(root, uuid4().hex)
+    rows = folder.path / "rows"
+    rows.mkdir(mode=0o700)
     held = _held.get()
     if held is None:
         atexit.register(folder.remove)
     else:
         held.append(folder)
-    return folder.path
+    return rows
+
+
+def _own_root() -> Path:
+    root = Path(tempfile.gettempdir()) / f"ematix-flow-spool-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        root.mkdir(mode=0o700)
+    # Whoever owns it could put other rows in the place of ours.
+    if root.is_symlink() or (root.exists() and root.stat().st_uid != os.getuid()):
+        raise ConfigError(
+            f"the temporary folder {root} belongs to another user",
+            fix="set TMPDIR to a folder of your own",
+        )
+    return root
