@@ -23,6 +23,7 @@
     ├─ EngineError               Spark, its JVM or a Python worker failed
     └─ RunError                  the run itself
        ├─ Fenced                 another run of the pipeline committed first
+       ├─ Undecided              the commit was cut short and the target does not answer
        └─ Cancelled
 
 Fields come first and the message is built from them, so that errors survive pickling on
@@ -207,6 +208,10 @@ class RunError(EmatixError):
 
 class Fenced(RunError):
     """Another run of the same pipeline committed first; this one may not commit."""
+
+
+class Undecided(RunError):
+    """The commit was cut short and the target could not be asked what became of it."""
 
 
 class Cancelled(RunError):

@@ -209,11 +209,15 @@ class FilesConnection(LiveConnection):
 
     def query(self, sql: str, max_rows: int | None = None) -> list[dict[str, Any]]:
         """The rows of a Spark SQL query over the folder."""
+        from ematix_flow.engine.failures import translate
         from ematix_flow.engine.session import shared_engine
 
         rows = self.backend.read(shared_engine(), SourceQuery(sql))
         limited = rows if max_rows is None else rows.limit(max_rows)
-        return [row.asDict() for row in limited.collect()]
+        try:
+            return [row.asDict() for row in limited.collect()]
+        except Exception as error:
+            raise translate(error, connection=self.backend.name) from error
 
     def execute(self, sql: str) -> int:
         """Refused: files change by loading them."""

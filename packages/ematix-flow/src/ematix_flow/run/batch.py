@@ -16,7 +16,12 @@ from ematix_flow import config
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.progress import live_progress
-from ematix_flow.engine.session import configured, prepare_engine, shared_engine
+from ematix_flow.engine.session import (
+    configured,
+    current_engine,
+    prepare_engine,
+    shared_engine,
+)
 from ematix_flow.errors import (
     Cancelled,
     DataError,
@@ -24,6 +29,7 @@ from ematix_flow.errors import (
     Fenced,
     Permanent,
     RunError,
+    Undecided,
     Unsupported,
 )
 from ematix_flow.model import PipelineSpec
@@ -43,7 +49,7 @@ from ematix_flow.run.result import RunResult
 if TYPE_CHECKING:
     from ematix_flow.backends.base import Landing, Staged
     from ematix_flow.change import Counts
-    from ematix_flow.engine.session import Engine
+    from ematix_flow.engine.session import Engine, Job
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +81,6 @@ def run_pipeline(
             target=str(spec.targets[0].table.name),
             trigger=trigger,
             parameters=run.parameters,
-            engine="spark",
             mode=spec.targets[0].mode,
         )
         run_log.begin(record)
@@ -85,12 +90,18 @@ def run_pipeline(
         try:
             result = _execute(spec, run, dry_run=False, progress=progress, announce=announce)
         except BaseException as error:
-            status = "lost" if isinstance(error, _Undecided) else status_of(error)
+            status = "lost" if isinstance(error, Undecided) else status_of(error)
             run_log.finish(record.closed(status, error=error))
             logger.error("run of %s failed: %s", spec.name, error)
             raise
         run_log.finish(
-            record.closed("succeeded", counts=result.counts, path=result.path, bytes=result.bytes)
+            record.closed(
+                "succeeded",
+                counts=result.counts,
+                path=result.path,
+                bytes=result.bytes,
+                engine=_engine_of(result),
+            )
         )
         logger.info(
             "run of %s succeeded: %d rows inserted by the %s path in %.2f s",
@@ -100,6 +111,11 @@ def run_pipeline(
             result.seconds,
         )
         return result
+
+
+def _engine_of(result: RunResult) -> str:
+    engine = current_engine()
+    return "database" if result.path == "same_db" or engine is None else engine.kind
 
 
 def new_run_id() -> str:
@@ -177,10 +193,6 @@ def _needs_spark(spec: PipelineSpec) -> bool:
     return spec.source != spec.targets[0].connection or spec.options.force_path == "spark"
 
 
-class _Undecided(RunError):
-    """The commit was cut short and the target could not be asked what became of it."""
-
-
 def _land(plan: Plan, *, keep: bool, progress: bool) -> tuple[Counts, int]:
     staged: Staged | None = None
     counts: Counts | None = None
@@ -222,7 +234,7 @@ def _asked(plan: Plan, error: BaseException) -> Counts | None:
     except EmatixError as silence:
         if isinstance(error, Permanent):
             return None
-        raise _Undecided(
+        raise Undecided(
             f"the commit of pipeline {plan.spec.name!r} to {load.name} was cut short, and the "
             f"target does not answer whether it took place ({silence})",
             fix="when it answers again, the next run finds out first; see `flow runs list`",
@@ -230,9 +242,9 @@ def _asked(plan: Plan, error: BaseException) -> Counts | None:
 
 
 def _shown(
-    engine: Engine, job: object, what: str, *, progress: bool
+    engine: Engine, job: Job, what: str, *, progress: bool
 ) -> contextlib.AbstractContextManager[None]:
-    return live_progress(engine, job, what) if progress else contextlib.nullcontext()  # type: ignore[arg-type]
+    return live_progress(engine, job, what) if progress else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
