@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ematix_flow import redaction, secrets
 from ematix_flow.registry import Registry, isolated_registry
 
 if TYPE_CHECKING:
@@ -22,6 +23,13 @@ def private_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("EMATIX_FLOW_HOME", str(home))
     return home
+
+
+@pytest.fixture(autouse=True)
+def private_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test resolves or registers is forgotten after it."""
+    monkeypatch.setattr(redaction, "_remembered", set())
+    monkeypatch.setattr(secrets, "_resolvers", dict(secrets._resolvers))
 
 
 @pytest.fixture(autouse=True)

@@ -26,6 +26,11 @@ print("zone:", spark.conf.get("spark.sql.session.timeZone"))
 print("case:", spark.sql("SELECT 1 AS userName, 2 AS username").select("username").first()[0])
 with engine.job("counting") as job, live_progress(engine, job, "counting"):
     print("count:", spark.range(1000).selectExpr("sum(id)").first()[0])
+    # The server reports at intervals; a query may be over before the first.
+    for size in (10**power for power in range(6, 11)):
+        spark.range(size).selectExpr("sum(hash(id))").first()
+        if job.progress().tasks_total:
+            break
 done = job.progress()
 print("progress:", done.active, done.tasks_done == done.tasks_total > 0)
 

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,7 +89,7 @@ def _create_locked(path: Path) -> int | None:
         except FileNotFoundError:
             pass
         except FileExistsError:
-            if any(p.exists() and not p.is_dir() for p in (path, *path.parents)):
+            if any(_is_in_the_way(p) for p in (path, *path.parents)):
                 raise
         if time.monotonic() > deadline:
             raise RunError(
@@ -96,6 +97,14 @@ def _create_locked(path: Path) -> int | None:
                 fix="wait until it has ended, then run again",
             )
         time.sleep(_PAUSE_SECONDS)
+
+
+def _is_in_the_way(path: Path) -> bool:
+    """Something that is no folder; asked once, because folders come and go meanwhile."""
+    try:
+        return not stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 @contextlib.contextmanager
