@@ -12,7 +12,7 @@ help: ## Show this list
 setup: ## Create .venv with every extra and tool, from the hashed lock
 	@$(PYTHON) scripts/setup_environment.py
 
-demo: setup ## Run three dependent pipelines on a small data set, start to finish
+demo: setup ## Run dependent pipelines on a small data set, start to finish
 	@$(BIN)/python examples/demo/demo.py
 
 check: setup ## Format, lint, types, layers: what a reviewer should not have to say
@@ -52,4 +52,4 @@ wheel: setup ## Build wheels and source archives into dist/
 	@for package in packages/*/; do $(BIN)/python -m build --no-isolation --outdir dist "$$package"; done
 
 clean: services-stop ## Remove what the other commands created
-	rm -rf .venv .services .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist site
+	rm -rf examples/demo/demo-data .venv .services .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist site

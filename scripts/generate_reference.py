@@ -84,7 +84,7 @@ def cli() -> str:
         (
             ("0", "done"),
             ("1", "a run or a check failed"),
-            ("2", "wrong usage, declaration or configuration; nothing was tried"),
+            ("2", "wrong usage, declaration or configuration; what was sound may have run"),
             ("130", "cancelled by Ctrl-C or SIGTERM; nothing was written"),
         ),
     )

@@ -28,8 +28,7 @@ def main() -> int:
             print(f"{name}: {'stopped' if harness.stop() else 'was not running'}")
         else:
             endpoint = harness.status()
-            running = endpoint and f"running on {endpoint.host}:{endpoint.port}"
-            print(f"{name}: {running or 'not running'}")
+            print(f"{name}: {services[name].client(endpoint).url if endpoint else 'not running'}")
     return 0
 
 
@@ -42,8 +41,7 @@ def start(names: list[str]) -> int:
             failed = 1
             print(f"{name}: failed: {outcome}", file=sys.stderr)
         else:
-            state = Harness(available()[name]).folder / "state.json"
-            print(f"{name}: running on {outcome.host}:{outcome.port}, credentials in {state}")
+            print(f"{name}: {available()[name].client(outcome).url}")
     print(f"after {time.monotonic() - began:.1f} s", file=sys.stderr)
     return failed
 

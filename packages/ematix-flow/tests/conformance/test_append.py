@@ -86,6 +86,25 @@ def test_a_dry_run_counts_and_leaves_nothing(backend: Harness, loader: Loader) -
     assert plain(backend) == sorted(ROWS, key=repr)
 
 
+def test_asking_changes_nothing_even_if_the_function_tries(
+    backend: Harness, loader: Loader
+) -> None:
+    loader(Events, ROWS, SCHEMA).sync()
+
+    @ematix.pipeline(target=Events, source_connection="rows", target_connection="target")
+    def meddling(conn: object) -> str:
+        conn.execute("CREATE TABLE meddled (a INT)")  # type: ignore[attr-defined]
+        return "SELECT 1 AS event_id, 'a' AS name"
+
+    validation = meddling.validate()
+    assert not validation.ok
+    assert "execute()" in validation.errors[0]
+    for ask in (meddling.preview, meddling.dry_run):
+        with pytest.raises(EmatixError, match=r"execute\(\)"):
+            ask()
+    assert plain(backend) == sorted(ROWS, key=repr)
+
+
 def test_a_failing_row_leaves_the_target_as_it_was(backend: Harness, loader: Loader) -> None:
     loader(Events, ROWS, SCHEMA).sync()
     broken = loader(Events, [(7, "new"), (None, "no key")], SCHEMA)

@@ -8,7 +8,7 @@ import pytest
 
 from conformance.conftest import Loader
 from conformance.test_types import SCHEMA, Everything, by_id, rows_for
-from ematix_flow import BigInt, Double, EmatixError, Text, ematix
+from ematix_flow import BigInt, Double, EmatixError, Numeric, Text, ematix
 from ematix_flow.errors import DataError
 from harness.base import Harness
 
@@ -57,6 +57,29 @@ def test_every_type_is_the_same_on_both_paths(backend: Harness, loader: Loader) 
     first = by_id(backend.rows(backend.connection("target"), Copied.__table__))
     declare(Copied, sql, force_path="spark").sync()
     assert by_id(backend.rows(backend.connection("target"), Copied.__table__)) == first
+
+
+@ematix.table(schema="paths")
+class Rounded:
+    id: BigInt
+    exact: Numeric[38, 4] | None
+
+
+def test_a_number_is_never_rounded_on_either_path(backend: Harness, loader: Loader) -> None:
+    loader(Everything, rows_for(backend), SCHEMA).sync()
+    table = backend.spelled(Everything.__table__.name)
+    for path in (None, "spark"):
+        fits = declare(
+            Rounded, f"SELECT id, exact FROM {table} WHERE id IN (4, 5)", force_path=path
+        )
+        assert fits.sync().counts.inserted == 2
+        rounds = declare(
+            Rounded, f"SELECT id, exact FROM {table} WHERE id IN (3, 5)", force_path=path
+        )
+        with pytest.raises(EmatixError, match="exact"):
+            rounds.sync()
+        found = backend.rows(backend.connection("target"), Rounded.__table__)
+        assert sorted(row["id"] for row in found) == [4, 5]
 
 
 def test_preview_says_which_path_and_why(backend: Harness, loader: Loader) -> None:

@@ -29,6 +29,13 @@ def _tables(file: Path) -> list[tuple[Any, ...]]:
         ("identity", "not-a-uuid", "UUID"),
         ("document", "{bad", "JSON"),
         ("exact", "1e40", "Numeric"),
+        ("exact", "0.12345678901", "exact Numeric"),
+        ("exact", "1.5e-11", "exact Numeric"),
+        ("day", "2026-01-01 10:00:00", "Date"),
+        ("day", "2026", "Date"),
+        ("naive", "2026-01-01T00:00:00+02:00", "Timestamp"),
+        ("naive", "2026-01-01 00:00:00.1234567", "Timestamp"),
+        ("instant", "2026", "TimestampTZ"),
         ("flag", "maybe", "Boolean"),
     ],
 )

@@ -110,10 +110,10 @@ def test_a_run_from_start_to_end(log: RunLog) -> None:
     done = record.closed("succeeded", counts=Counts(read=5, inserted=3, deleted=1))
     log.finish(done)
     assert log.running("orders") == []
-    assert log.last("orders") == done
+    assert log.last("orders", declared_in="") == done
     assert (done.rows_read, done.rows_written, done.status) == (5, 3, "succeeded")
     log.heartbeat("a1")
-    assert log.last("orders") == done
+    assert log.last("orders", declared_in="") == done
 
 
 def test_a_run_that_was_never_begun_is_still_recorded(log: RunLog) -> None:
@@ -160,10 +160,10 @@ def test_list_filters_and_orders(log: RunLog) -> None:
     assert [r.run_id for r in log.list(limit=2)] == ["id5", "id4"]
     assert [r.run_id for r in log.list(pipeline="orders")] == ["id5", "id3", "id1"]
     assert [r.run_id for r in log.list(pipeline="orders", status="failed")] == ["id3"]
-    latest = log.last("items")
+    latest = log.last("items", declared_in="")
     assert latest is not None
     assert latest.run_id == "id4"
-    assert log.last("nothing") is None
+    assert log.last("nothing", declared_in="") is None
 
 
 def test_list_refuses_what_finds_nothing(log: RunLog) -> None:

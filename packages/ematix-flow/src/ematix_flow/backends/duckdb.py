@@ -180,6 +180,12 @@ class DuckDB(EmbeddedBackend):
             return exp.Case().when(longer, refusal).else_(assigned)
         return assigned
 
+    def refusal(self, value: exp.Expression, why: str) -> exp.Expression:
+        """DuckDB has a function for it."""
+        shown = exp.cast(value, exp.DataType.build("VARCHAR", dialect=self.dialect))
+        message = exp.func("concat", shown, exp.convert(f" {why}"))
+        return exp.Anonymous(this="error", expressions=[message])
+
     def constant(self, value: str, column_type: t.ColumnType) -> str:
         """A typed literal."""
         return f"CAST({exp.Literal.string(value).sql()} AS {self.stored_type(column_type)})"
@@ -219,7 +225,7 @@ class DuckDB(EmbeddedBackend):
         names = {str(row[0]) for row in rows}
         if any(name.rpartition("_")[0] in names for name in names):
             # Inside another query DuckDB calls the second of two columns "a" silently "a_1".
-            rows = session.rows(f"DESCRIBE {bare(query.sql)}")
+            rows = session.rows(f"DESCRIBE {bare(query.sql, self.dialect)}")
         return [(str(row[0]), str(row[1])) for row in rows]
 
     def read(self, engine: Engine, query: SourceQuery) -> DataFrame:

@@ -191,7 +191,7 @@ class _Output:
 
 def look_up(sql: str, store: Store) -> FileQuery:
     """A query over the tables and files of a store."""
-    text = bare(sql)
+    text = bare(sql, "spark")
     tree = parse_query(text, "spark")
     relations: dict[str, Relation] = {}
     edits: list[tuple[int, int, str]] = []

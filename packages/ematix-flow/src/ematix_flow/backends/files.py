@@ -7,7 +7,8 @@ in ``file_options`` and ``file_formats``.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -215,7 +216,8 @@ class FilesConnection(LiveConnection):
         rows = self.backend.read(shared_engine(), SourceQuery(sql))
         limited = rows if max_rows is None else rows.limit(max_rows)
         try:
-            return [row.asDict() for row in limited.collect()]
+            instants = [f.name for f in limited.schema if f.dataType.typeName() == "timestamp"]
+            return [_aware(row.asDict(), instants) for row in limited.collect()]
         except Exception as error:
             raise translate(error, connection=self.backend.name) from error
 
@@ -248,6 +250,14 @@ class FilesConnection(LiveConnection):
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _aware(row: dict[str, Any], instants: Sequence[str]) -> dict[str, Any]:
+    """PySpark hands out instants as local time without a zone."""
+    for name in instants:
+        if row[name] is not None:
+            row[name] = row[name].astimezone(timezone.utc)
+    return row
 
 
 def _over(select: exp.Select, incoming: str) -> exp.Select:

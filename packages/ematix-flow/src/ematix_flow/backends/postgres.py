@@ -196,6 +196,12 @@ class Postgres(SqlBackend):
             return super().assign(value, source, t.Text())
         return super().assign(value, source, target)
 
+    def refusal(self, value: exp.Expression, why: str) -> exp.Expression:
+        """A cast that cannot succeed, and shows the value in its message."""
+        text = exp.DataType.build("text", dialect=self.dialect)
+        shown = exp.DPipe(this=exp.cast(value, text), expression=exp.convert(f" {why}"))
+        return exp.cast(exp.paren(shown), exp.DataType.build("numeric", dialect=self.dialect))
+
     def constant(self, value: str, column_type: t.ColumnType) -> str:
         """A typed literal."""
         return f"CAST({exp.Literal.string(value).sql()} AS {self.stored_type(column_type)})"

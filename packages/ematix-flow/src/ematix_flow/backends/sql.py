@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlglot import exp
 
+from ematix_flow import types as t
 from ematix_flow.backends.base import (
     Backend,
     FoundTable,
@@ -36,8 +37,9 @@ from ematix_flow.errors import (
     Unsupported,
 )
 from ematix_flow.model import LOADED_AT_COLUMN, RUN_ID_COLUMN, Column, TableName
-from ematix_flow.sql.assignment import require_same
+from ematix_flow.sql.assignment import may_round, require_same
 from ematix_flow.sql.identifiers import bare, column_list, quoted, split_name
+from ematix_flow.sql.normalizers import CannotMatch
 
 if TYPE_CHECKING:
     from ematix_flow.types import ColumnType
@@ -193,7 +195,7 @@ class SqlBackend(Backend):
 
     def subquery(self, query: SourceQuery) -> str:
         """A user's query as something to select from."""
-        return f"(\n{bare(query.sql)}\n) AS {quoted('source_query', self.dialect)}"
+        return f"(\n{bare(query.sql, self.dialect)}\n) AS {quoted('source_query', self.dialect)}"
 
     def assign(
         self, value: exp.Expression, source: ColumnType, target: ColumnType
@@ -202,7 +204,21 @@ class SqlBackend(Backend):
         require_same(source, target)
         if source == target:
             return value
+        if isinstance(target, t.Numeric) and may_round(source, target):
+            return self._exactly(value, target)
         return exp.cast(value, exp.DataType.build(self.stored_type(target), dialect=self.dialect))
+
+    def _exactly(self, value: exp.Expression, target: t.Numeric) -> exp.Expression:
+        stored = exp.DataType.build(self.stored_type(target), dialect=self.dialect)
+        cast = exp.cast(value.copy(), stored)
+        exact = exp.EQ(this=cast.copy(), expression=value.copy())
+        missing = exp.Is(this=value.copy(), expression=exp.null())
+        refusal = self.refusal(value.copy(), f"is not an exact {target}")
+        return exp.Case().when(exp.or_(exact, missing), cast).else_(refusal)
+
+    def refusal(self, value: exp.Expression, why: str) -> exp.Expression:  # the value is shown
+        """An expression that fails the statement, on the same-database path."""
+        raise CannotMatch(f"{self.kind} cannot refuse a value that {why}")
 
     @abstractmethod
     def inspect_in(self, session: Session, name: TableName) -> FoundTable | None:

@@ -38,7 +38,10 @@ def status(*, modules: tuple[str, ...], run_log: Callable[[], RunLog], output: s
     log, now = _readable(run_log), utc_now()
     for error in project.errors:
         complain(str(error))
-    found = [(p.spec, log.last(p.name), next_due(p.spec, now)) for p in project.pipelines]
+    found = [
+        (p.spec, log.last(p.name, declared_in=p.spec.location.file), next_due(p.spec, now))
+        for p in project.pipelines
+    ]
     if output == "json":
         say_json({"pipelines": [_status(spec, last, due, now) for spec, last, due in found]})
     elif found:

@@ -82,6 +82,7 @@ def run_pipeline(
             trigger=trigger,
             parameters=run.parameters,
             mode=spec.targets[0].mode,
+            declared_in=spec.location.file,
         )
         run_log.begin(record)
         stack.enter_context(capture_run_log(run.id))
@@ -135,7 +136,8 @@ def settle_lost_runs(run_log: RunLog, spec: PipelineSpec) -> None:
     lost = [
         r
         for r in run_log.running(spec.name)
-        if effective_status(r, now) == "lost" and r.target == str(target.table.name)
+        if effective_status(r, now) == "lost"
+        and (r.target, r.declared_in) == (str(target.table.name), spec.location.file)
     ]
     if not lost:
         return
@@ -161,7 +163,7 @@ def _execute(
     if _needs_spark(spec) and not spec.not_yet:
         prepare_engine(configured())
     try:
-        with planned(spec, run, announce=announce, started_at=started) as plan:
+        with planned(spec, run, asking=dry_run, announce=announce, started_at=started) as plan:
             counts, size = _land(plan, keep=not dry_run, progress=progress)
     except EmatixError:
         raise

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.backends.base import LiveConnection
 from ematix_flow.declaring import function_shape
 from ematix_flow.engine.failures import translate
 from ematix_flow.errors import DataError, EmatixError, RunError, SourceLocation
@@ -30,6 +31,36 @@ class RunInfo:
     slot: datetime | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
     last_watermark: object | None = None
+
+
+class OnlyAsking(LiveConnection):
+    """A live connection while nothing may change: in validate, preview and dry-run."""
+
+    def __init__(self, live: LiveConnection) -> None:
+        self._live = live
+
+    def query(self, sql: str, max_rows: int | None = None) -> list[dict[str, Any]]:
+        """The rows of a query, as dictionaries."""
+        return self._live.query(sql, max_rows)
+
+    def execute(self, sql: str) -> int:
+        """Refused."""
+        raise RunError(
+            "its function calls execute(), which validate, preview and dry-run must not do",
+            fix="run the pipeline, or move the statement out of its function",
+        )
+
+    def ping(self) -> None:
+        """Ask the other side for an answer."""
+        self._live.ping()
+
+    def info(self) -> dict[str, Any]:
+        """Where it leads, without secrets."""
+        return self._live.info()
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._live.close()
 
 
 def call_function(

@@ -67,8 +67,8 @@ class RunLog(Protocol):
     def running(self, pipeline: str) -> Records:
         """The records of a pipeline whose end is not known: running, dead or alive, or lost."""
 
-    def last(self, pipeline: str) -> RunRecord | None:
-        """The latest record of a pipeline."""
+    def last(self, pipeline: str, *, declared_in: str) -> RunRecord | None:
+        """The latest record of the pipeline that this file declares."""
 
     def close(self) -> None:
         """Give back files."""
@@ -159,7 +159,7 @@ class NullRunLog:
         """Nothing."""
         return []
 
-    def last(self, pipeline: str) -> RunRecord | None:
+    def last(self, pipeline: str, *, declared_in: str) -> RunRecord | None:
         """Nothing."""
         return None
 
@@ -223,9 +223,10 @@ class MemoryRunLog:
         held = self._newest_first()
         return [r for r in held if r.pipeline == pipeline and r.status in ("running", "lost")]
 
-    def last(self, pipeline: str) -> RunRecord | None:
-        """The latest record of a pipeline."""
-        return next((r for r in self._newest_first() if r.pipeline == pipeline), None)
+    def last(self, pipeline: str, *, declared_in: str) -> RunRecord | None:
+        """The latest record of the pipeline that this file declares."""
+        held = (r for r in self._newest_first() if r.declared_in == declared_in)
+        return next((r for r in held if r.pipeline == pipeline), None)
 
     def close(self) -> None:
         """Keep the records: the next one to open ``memory://`` reads them."""

@@ -14,6 +14,7 @@ from ematix_flow import types as t
 from ematix_flow.backends.base import (
     Backend,
     FoundTable,
+    LiveConnection,
     Load,
     RunRow,
     SourceColumn,
@@ -42,7 +43,7 @@ from ematix_flow.model import (
 )
 from ematix_flow.modes.base import load_mode
 from ematix_flow.normalize.expressions import Derive
-from ematix_flow.run.function import RunInfo, call_function
+from ematix_flow.run.function import OnlyAsking, RunInfo, call_function
 from ematix_flow.sql.identifiers import column as column_reference
 from ematix_flow.sql.identifiers import quoted, require_query
 from ematix_flow.sql.normalizers import CannotMatch, compile_chain
@@ -104,10 +105,14 @@ def planned(
     spec: PipelineSpec,
     run: RunInfo,
     *,
+    asking: bool = False,
     announce: Callable[[str], None] = lambda point: None,
     started_at: datetime | None = None,
 ) -> Iterator[Plan]:
-    """The plan of a run; live connections and spooled rows stay as long as the block."""
+    """The plan of a run; live connections and spooled rows stay as long as the block.
+
+    With ``asking`` nothing will be written, so they refuse ``execute``.
+    """
     if spec.not_yet:
         raise NotAvailableYet(" and ".join(spec.not_yet), where=spec.location)
     target = spec.targets[0]
@@ -121,8 +126,8 @@ def planned(
     with contextlib.ExitStack() as stack:
         stack.enter_context(spooling())
         givers: dict[str, Callable[[], Any]] = {
-            "source": lambda: stack.enter_context(source.open()),
-            "target": lambda: stack.enter_context(sink.open()),
+            "source": lambda: _opened(stack, source, asking=asking),
+            "target": lambda: _opened(stack, sink, asking=asking),
             "spark": lambda: shared_engine().spark,
             "run": lambda: run,
         }
@@ -171,6 +176,11 @@ def planned(
             load,
             notes,
         )
+
+
+def _opened(stack: contextlib.ExitStack, backend: Backend, *, asking: bool) -> LiveConnection:
+    live = stack.enter_context(backend.open())
+    return OnlyAsking(live) if asking else live
 
 
 def _required(query: SourceQuery | None) -> SourceQuery:

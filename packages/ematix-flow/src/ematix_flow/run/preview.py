@@ -39,7 +39,7 @@ class Preview:
 
 def preview_pipeline(spec: PipelineSpec) -> Preview:
     """Plan the pipeline and stop there."""
-    with planned(spec, RunInfo(id=new_run_id())) as plan:
+    with planned(spec, RunInfo(id=new_run_id()), asking=True) as plan:
         return _shown(plan)
 
 

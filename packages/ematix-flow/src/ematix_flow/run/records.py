@@ -64,6 +64,7 @@ class RunRecord:
     error_class: str | None = None
     error_text: str | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    declared_in: str = ""
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -105,7 +106,8 @@ class RunRecord:
         **fields: Any,
     ) -> RunRecord:
         """The same run at its end."""
-        changed: dict[str, Any] = {"status": status, "finished_at": finished_at or utc_now()}
+        ended = finished_at or utc_now()
+        changed: dict[str, Any] = {"status": status, "finished_at": ended, "heartbeat_at": ended}
         if counts is not None:
             changed |= {f"rows_{name}": n for name, n in dataclasses.asdict(counts).items()}
         if error is not None:

@@ -40,7 +40,7 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
             rows_deleted INTEGER NOT NULL, rows_unchanged INTEGER NOT NULL,
             rows_rejected INTEGER NOT NULL, bytes INTEGER NOT NULL, watermark_before TEXT,
             watermark_after TEXT, verdict TEXT, error_class TEXT, error_text TEXT,
-            metrics TEXT NOT NULL,
+            metrics TEXT NOT NULL, declared_in TEXT NOT NULL,
             PRIMARY KEY (run_id, target, step)
         )""",
         "CREATE INDEX runs_by_start ON runs (started_at)",
@@ -118,10 +118,11 @@ class SqliteRunLog:
         unknown = "status IN ('running', 'lost')"
         return self._select([unknown, "pipeline = :name"], {"name": pipeline})
 
-    def last(self, pipeline: str) -> RunRecord | None:
-        """The latest record of a pipeline."""
-        asked = {"name": pipeline, "limit": 1}
-        return next(iter(self._select(["pipeline = :name"], asked, limited=True)), None)
+    def last(self, pipeline: str, *, declared_in: str) -> RunRecord | None:
+        """The latest record of the pipeline that this file declares."""
+        conditions = ["pipeline = :name", "declared_in = :file"]
+        asked = {"name": pipeline, "file": declared_in, "limit": 1}
+        return next(iter(self._select(conditions, asked, limited=True)), None)
 
     def close(self) -> None:
         """Close the file."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from ematix_flow.backends.loading import load_backend
+from ematix_flow.config import resolve_connection
 from ematix_flow.engine.session import EngineBarred, without_engine
 from ematix_flow.errors import EmatixError
 from ematix_flow.model import PipelineSpec
+from ematix_flow.registry import active_registry
 from ematix_flow.run.function import RunInfo
 from ematix_flow.run.plan import planned
 
@@ -30,10 +34,28 @@ class Validation:
 def validate_pipeline(spec: PipelineSpec) -> Validation:
     """Check everything that can be checked without Spark."""
     try:
-        with without_engine(), planned(spec, RunInfo(id="validate")) as plan:
+        with without_engine(), planned(spec, RunInfo(id="validate"), asking=True) as plan:
             return Validation(spec.name, True, notes=plan.notes)
     except EngineBarred:
         note = "its columns are known to Spark only; they are checked when it runs"
         return Validation(spec.name, True, notes=(note,))
     except EmatixError as error:
+        upstream = _not_made_yet(spec)
+        if upstream is not None:
+            note = f"its source is made by {upstream}, which has not run yet"
+            return Validation(spec.name, True, notes=(note,))
         return Validation(spec.name, False, errors=(str(error),))
+
+
+def _not_made_yet(spec: PipelineSpec) -> str | None:
+    """A pipeline that this one depends on and whose target is not there yet."""
+    declared = active_registry().pipelines
+    for upstream in (declared[name].spec for name in spec.depends_on if name in declared):
+        target = upstream.targets[0]
+        if target.connection != spec.source:
+            continue
+        with contextlib.suppress(EmatixError):
+            sink = load_backend(resolve_connection(target.connection).connection)
+            if sink.inspect(target.table.name, target.prefix) is None:
+                return upstream.name
+    return None

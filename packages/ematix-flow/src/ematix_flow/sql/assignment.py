@@ -32,3 +32,10 @@ def require_same(source: t.ColumnType, target: t.ColumnType) -> None:
         return
     if target.kind not in _SAME.get(source.kind, ()):
         raise CannotMatch(f"{source} is turned into {target} by Spark only")
+
+
+def may_round(source: t.ColumnType, target: t.Numeric) -> bool:
+    """Whether a number of type ``source`` may have more digits after the point than fit."""
+    if isinstance(source, t.Numeric):
+        return source.scale > target.scale
+    return isinstance(source, t.AnyNumeric)

@@ -79,6 +79,11 @@ def require_query(sql: str, dialect: str) -> None:
         )
 
 
-def bare(sql: str) -> str:
-    """A query without the semicolon and blanks at its end, to stand inside another."""
-    return sql.strip().rstrip(";").rstrip()
+def bare(sql: str, dialect: str) -> str:
+    """A query without the semicolon at its end, to stand inside another."""
+    try:
+        tokens = tokenize(sql, read=dialect)
+    except SqlglotError:
+        return sql.strip().rstrip(";").rstrip()
+    ends = [token.start for token in tokens if token.token_type.name == "SEMICOLON"]
+    return sql[: ends[0]] if ends else sql

@@ -37,6 +37,15 @@ _PLAIN = {
 _TEXTS = ("text", "string", "any_numeric")
 _SHOWN_CHARACTERS = 80
 _TIME = r"^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,6})?)?$"
+_DAY = "[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"
+_CLOCK = "[T ][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}([.][0-9]{1,6}0*)?)?"
+_ZONE = "( *(Z|UTC|GMT|[+-][0-9]{1,2}(:?[0-9]{2})?|[A-Za-z_]+/[A-Za-z_/]+))?"
+# Spark's casts read more than this, and drop what the type cannot hold: a time, a zone.
+_WRITTEN = {
+    "date": f"^ *{_DAY} *$",
+    "timestamp": f"^ *{_DAY}({_CLOCK})? *$",
+    "timestamp_tz": f"^ *{_DAY}({_CLOCK}{_ZONE})? *$",
+}
 _UUID = "^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
 
 
@@ -133,7 +142,10 @@ def _converted(column: Column, value: str, source: t.ColumnType) -> str:
         return f"to_json({value})" if isinstance(source, t.Array) else value
     if spark_ddl(source) == spark_ddl(target):
         return value
-    return _tried(column, value, f"try_cast({value} AS {spark_ddl(target)})")
+    cast = f"try_cast({value} AS {spark_ddl(target)})"
+    if isinstance(source, t.Numeric) and isinstance(target, t.Numeric):
+        cast = _unrounded(value, f"CAST({value} AS STRING)", target)
+    return _tried(column, value, cast)
 
 
 def _parsed(column: Column, value: str, target: t.ColumnType) -> str:
@@ -157,13 +169,36 @@ def _parsed(column: Column, value: str, target: t.ColumnType) -> str:
         read = f"try_cast({texts} AS {spark_ddl(target)})"
     elif target.kind == "bytes":
         return f"CAST({value} AS BINARY)"
+    elif isinstance(target, t.Numeric):
+        read = _exact_number(value, target)
+    elif target.kind in _WRITTEN:
+        cast = f"try_cast({value} AS {spark_ddl(target)})"
+        read = f"CASE WHEN {value} RLIKE {literal(_WRITTEN[target.kind])} THEN {cast} END"
     else:
         read = f"try_cast({value} AS {spark_ddl(target)})"
     return _tried(column, value, read)
 
 
+def _exact_number(value: str, target: t.Numeric) -> str:
+    """Text as a decimal, or NULL where it has more digits than the column can hold."""
+    most = t.Numeric.max_precision
+    small = f"CAST(try_cast({value} AS DECIMAL({most}, {most - 1})) AS STRING)"
+    digits = most - (target.precision - target.scale)
+    large = f"CAST(try_cast({value} AS DECIMAL({most}, {digits})) AS STRING)"
+    plain = f"CASE WHEN {value} RLIKE '[eE]' THEN coalesce({small}, {large}) ELSE {value} END"
+    return _unrounded(value, plain, target)
+
+
+def _unrounded(value: str, plain: str, target: t.Numeric) -> str:
+    """The cast, where the number written out in ``plain`` has no digit that it would drop."""
+    dropped = literal(f"[.][0-9]{{{target.scale}}}[0-9]*[1-9]")
+    cast = f"try_cast({value} AS {spark_ddl(target)})"
+    return f"CASE WHEN NOT ({plain}) RLIKE {dropped} THEN {cast} END"
+
+
 def _tried(column: Column, value: str, read: str) -> str:
-    refusal = _refusal(column, value, f"is not a valid {column.type}")
+    exact = "an exact" if isinstance(column.type, t.Numeric) else "a valid"
+    refusal = _refusal(column, value, f"is not {exact} {column.type}")
     return f"CASE WHEN {value} IS NULL THEN NULL ELSE coalesce({read}, {refusal}) END"
 
 
