@@ -77,7 +77,8 @@ def cli() -> str:
     )
     intro = (
         "Results go to stdout, everything else to stderr. With `--format json` stdout is one JSON"
-        " document. A failure is one line that begins with `flow: error:`."
+        " document, or nothing if the command could not begin. A failure is one line that begins"
+        " with `flow: error:`."
     )
     codes = table(
         ("exit code", "meaning"),

@@ -286,3 +286,16 @@ def test_the_installed_command_runs(project: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert '"rows_inserted": 3' in done.stdout
     assert rows(project, "numbers") == [(1,), (2,), (3,)]
+
+
+def test_a_dry_run_calls_the_function_once(flow: Flow, project: Path) -> None:
+    module = project / "pipelines.py"
+    module.write_text(
+        module.read_text() + "\n@ematix.pipeline("
+        "\n    target=Numbers, target_connection='warehouse', mode='truncate')\n"
+        "def counted(conn):\n"
+        "    with open('calls', 'a') as file:\n        file.write('x')\n"
+        "    return \"SELECT 9 AS number, 'nine' AS word\"\n"
+    )
+    assert flow("dry-run", "counted").code == 0
+    assert Path("calls").read_text() == "x"

@@ -18,7 +18,6 @@ from ematix_flow.cli.options import (
     run_log_options,
 )
 from ematix_flow.cli.output import complain, say, say_json, say_table
-from ematix_flow.model import PipelineSpec
 
 if TYPE_CHECKING:
     from ematix_flow.run.log import RunLog
@@ -63,29 +62,35 @@ def dry_run(
 def _ask(
     name: str, modules: tuple[str, ...], run_log: Callable[[], RunLog] | None, output: str
 ) -> int:
-    from ematix_flow.run.preview import preview_pipeline
+    from ematix_flow.run.batch import run_pipeline
+    from ematix_flow.run.preview import preview_of, preview_pipeline
 
     spec = load(modules).pipeline(name).spec
-    plan = preview_pipeline(spec)
-    if output == "text":
-        _show(plan)
-    counted = _count(spec, run_log()) if run_log is not None else None
+    document: dict[str, object] = {}
+
+    def show(plan: Preview) -> None:
+        document.update(plan.to_dict())
+        if output == "text":
+            _show(plan)
+
+    if run_log is None:
+        show(preview_pipeline(spec))
+    else:
+        # One dry run shows its plan and then counts, so that the function is called once.
+        counted = run_pipeline(
+            spec,
+            trigger="cli",
+            dry_run=True,
+            run_log=run_log(),
+            progress=sys.stderr.isatty(),
+            on_plan=lambda plan: show(preview_of(plan)),
+        )
+        document["counts"] = counted.to_dict()
+        if output == "text":
+            _show_counts(counted)
     if output == "json":
-        document = plan.to_dict()
-        if counted is not None:
-            document["counts"] = counted.to_dict()
         say_json(document)
-    elif counted is not None:
-        _show_counts(counted)
     return 0
-
-
-def _count(spec: PipelineSpec, log: RunLog) -> RunResult:
-    from ematix_flow.run.batch import run_pipeline
-
-    return run_pipeline(
-        spec, trigger="cli", dry_run=True, run_log=log, progress=sys.stderr.isatty()
-    )
 
 
 def _show(plan: Preview) -> None:

@@ -233,7 +233,7 @@ def _disk(failure: Failure, _: str) -> EmatixError | None:
     denied = failure.says("Permission denied", "Mkdirs failed to create", "Read-only file system")
     if denied is None:
         return None
-    path = re.search(r"(?:file:)?(/[^\s:()]+)", denied)
+    path = re.search(r"(?:file:)?(/[^\s:()'\"]+)", denied)
     place = re.sub(r"/_temporary/.*", "", path.group(1)) if path else "the folder"
     return EngineError(f"{place} cannot be written or read", fix="check its permissions")
 

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ematix_flow import config
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Announce = Callable[[str], None]
+OnPlan = Callable[[Plan], None]
 
 
 def run_pipeline(
@@ -65,11 +67,12 @@ def run_pipeline(
     run_log: RunLog | None = None,
     progress: bool = False,
     announce: Announce = lambda point: None,
+    on_plan: OnPlan = lambda plan: None,
 ) -> RunResult:
     """Run a pipeline now. Raises an ``EmatixError`` if it fails; then nothing was written."""
     run = RunInfo(id=new_run_id(), parameters=dict(parameters or {}))
     if dry_run:
-        return _execute(spec, run, dry_run=True, progress=progress, announce=announce)
+        return _execute(spec, run, _Watch(progress, announce, on_plan), dry_run=True)
     with contextlib.ExitStack() as stack:
         if run_log is None:
             run_log = open_run_log()
@@ -89,7 +92,7 @@ def run_pipeline(
         stack.enter_context(_heartbeats(run_log, run.id))
         logger.info("run of %s into %s started", spec.name, record.target)
         try:
-            result = _execute(spec, run, dry_run=False, progress=progress, announce=announce)
+            result = _execute(spec, run, _Watch(progress, announce, on_plan), dry_run=False)
         except BaseException as error:
             status = "lost" if isinstance(error, Undecided) else status_of(error)
             run_log.finish(record.closed(status, error=error))
@@ -156,15 +159,29 @@ def settle_lost_runs(run_log: RunLog, spec: PipelineSpec) -> None:
         logger.warning("lost runs of %s could not be settled: %s", spec.name, error)
 
 
-def _execute(
-    spec: PipelineSpec, run: RunInfo, *, dry_run: bool, progress: bool, announce: Announce
-) -> RunResult:
+@dataclass(frozen=True)
+class _Watch:
+    """Who looks on while a run goes its way."""
+
+    progress: bool
+    announce: Announce
+    on_plan: OnPlan
+
+
+def _execute(spec: PipelineSpec, run: RunInfo, watch: _Watch, *, dry_run: bool) -> RunResult:
     started = utc_now()
     if _needs_spark(spec) and not spec.not_yet:
         prepare_engine(configured())
     try:
-        with planned(spec, run, asking=dry_run, announce=announce, started_at=started) as plan:
-            counts, size = _land(plan, keep=not dry_run, progress=progress)
+        with planned(
+            spec,
+            run,
+            asking=dry_run,
+            announce=watch.announce,
+            started_at=started,
+        ) as plan:
+            watch.on_plan(plan)
+            counts, size = _land(plan, keep=not dry_run, progress=watch.progress)
     except EmatixError:
         raise
     except KeyboardInterrupt as error:

@@ -40,10 +40,11 @@ class Preview:
 def preview_pipeline(spec: PipelineSpec) -> Preview:
     """Plan the pipeline and stop there."""
     with planned(spec, RunInfo(id=new_run_id()), asking=True) as plan:
-        return _shown(plan)
+        return preview_of(plan)
 
 
-def _shown(plan: Plan) -> Preview:
+def preview_of(plan: Plan) -> Preview:
+    """A plan as it is shown."""
     if plan.same_db_select is not None:
         incoming = f"this query: {plan.same_db_select}"
     else:
