@@ -20,7 +20,11 @@ from ematix_flow.pipeline import Pipeline
 from ematix_flow.run.log import open_run_log
 from harness.base import Harness
 
-pytestmark = [pytest.mark.needs("source", "replace"), pytest.mark.usefixtures("engine")]
+pytestmark = [
+    pytest.mark.needs("source", "replace"),
+    pytest.mark.usefixtures("engine"),
+    pytest.mark.slow,
+]
 
 Declare = Callable[..., Pipeline]
 

@@ -12,6 +12,8 @@ from crash.world import World, after, first_of_their_kind, plain
 from ematix_flow.backends.loading import load_backend
 from harness.base import all_harnesses
 
+pytestmark = pytest.mark.slow
+
 VERBS = {"append": "insert", "truncate": "replace"}
 BEFORE_THE_COMMIT = ("staging", "staged", "committing")
 ORDER = [cls.name for cls in all_harnesses()]

@@ -18,7 +18,7 @@ from ematix_flow import ematix
 from ematix_flow.errors import EngineError
 from harness.base import Harness
 
-pytestmark = pytest.mark.needs("source", "replace")
+pytestmark = [pytest.mark.needs("source", "replace"), pytest.mark.slow]
 
 
 def wait_for_end_of(pid: int) -> None:

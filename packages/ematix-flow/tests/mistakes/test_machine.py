@@ -15,6 +15,8 @@ from mistakes.conftest import Make
 from mistakes.disks import DISKS, Disk
 from mistakes.workshop import Failure, Mistake, Said, Shop, assert_one_line
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parent.parent
 
 

@@ -25,6 +25,8 @@ from ematix_flow.engine import (
     current_engine, derive, live_progress, open_engine, prepare_engine, translate
 )
 from ematix_flow.errors import Cancelled, EmatixError
+
+pytestmark = pytest.mark.slow
 engine = open_engine(derive())
 spark = engine.spark
 jvm = engine._host.jvm.process.pid
