@@ -45,8 +45,6 @@ from ematix_flow import (
     SnowflakeConnection, Text, ematix, pk, register_connection,
 )
 
-pytestmark = pytest.mark.slow
-
 register_connection(PostgresConnection(name="by_code", url="{code_url}"))
 register_connection(
     KafkaConnection(name="bus", bootstrap_servers="b:1", sasl_plain_username="u",

@@ -19,14 +19,14 @@ from ematix_flow.engine.java import bundled_home
 from ematix_flow.engine.workspace import sweep
 from unit.engine import child
 
+pytestmark = pytest.mark.slow
+
 OPEN = """
 import os, sys, threading
 from ematix_flow.engine import (
     current_engine, derive, live_progress, open_engine, prepare_engine, translate
 )
 from ematix_flow.errors import Cancelled, EmatixError
-
-pytestmark = pytest.mark.slow
 engine = open_engine(derive())
 spark = engine.spark
 jvm = engine._host.jvm.process.pid
