@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -21,7 +22,7 @@ from ematix_flow import Annotated, ManagedTable, Text, Timestamp, config, ematix
 from ematix_flow.backends.base import Backend
 from ematix_flow.cli.main import app
 from ematix_flow.connections import CONNECTION_CLASSES, Connection
-from ematix_flow.declaring import MODES
+from ematix_flow.declaring_options import MODES
 from ematix_flow.modes.base import ENTRY_POINTS as MODE_ENTRY_POINTS
 from ematix_flow.redaction import is_secret_field
 from ematix_flow.registry import isolated_registry
@@ -318,37 +319,53 @@ def settings() -> str:
     )
 
 
+PROVEN = {
+    "postgres": "PostgreSQL (`postgres`)",
+    "mysql": "MySQL (`mysql`)",
+    "mariadb": "MariaDB (`mysql`)",
+    "sqlite": "SQLite (`sqlite`)",
+    "duckdb": "DuckDB (`duckdb`)",
+    "delta": "Delta Lake, local (`delta_local`)",
+    "parquet": "Parquet files (`object_store_local`)",
+    "csv": "CSV files (`object_store_local`)",
+    "orc": "ORC files (`object_store_local`)",
+    "json_lines": "JSON lines files (`object_store_local`)",
+}
+FEATURES = (
+    *("source", "append", "truncate", "merge", "scd2", "incremental", "scd2 by event time"),
+    *("deletes", "backfill", "transforms", "fan-out", "schema evolution", "plan and apply"),
+    "same database",
+)
+
+
 def support(*, short: bool = False) -> str:
-    """What each kind of connection can do, from the capabilities its backend declares."""
-    modes = {"append": "insert", "truncate": "replace"}
-    rows = []
-    for kind, cls in _backend_classes().items():
-        can = cls.capabilities
-        rows.append(
-            (
-                PRODUCTS[kind],
-                code(kind),
-                YES if can.source else NO,
-                *(YES if can.target and verb in can.verbs else NO for verb in modes.values()),
-                YES if can.same_database else NO,
-            )
-        )
+    """What the conformance tests have proven, backend by backend."""
+    proven: dict[str, list[str]] = json.loads(
+        (REFERENCE / "support.json").read_text(encoding="utf-8")
+    )
+    features = FEATURES[:6] if short else FEATURES
+    rows = [
+        (PROVEN[name], *(YES if feature in proven.get(name, ()) else NO for feature in features))
+        for name in PROVEN
+    ]
     later = sorted(set(CONNECTION_CLASSES) - set(_backend_classes()))
     if short:
-        rows.append(("all others", ", ".join(code(k) for k in later), *[LATER] * 3, NO))
+        others = ", ".join(code(kind) for kind in later)
+        rows.append((f"declared only: {others}", *[LATER] * len(features)))
     else:
-        rows += [(PRODUCTS[k], code(k), *[LATER] * 3, NO) for k in later]
-    headings = ("", "kind", "source", *modes, "without Spark inside one database")
-    return table(headings, rows)
+        rows += [(f"{PRODUCTS[k]} ({code(k)})", *[LATER] * len(features)) for k in later]
+    return table(("", *features), rows)
 
 
 def support_page() -> str:
     return page(
         "Support",
-        "Made from what each backend declares; the conformance suite holds it to that.",
+        "Made from the results of the conformance tests, which run against the real product: a"
+        " cell says *yes* when every test of that feature has passed on that backend.",
         support(),
         "*not yet*: the connection can be declared, stored and listed, but no pipeline can use it"
-        " in this version.",
+        " in this version. *same database*: a load whose source and target are one database runs"
+        " inside it, without Spark.",
     )
 
 

@@ -29,7 +29,7 @@ from ematix_flow.connections import (
     SQLiteConnection,
 )
 from ematix_flow.errors import EmatixError
-from ematix_flow.markers import natural_key, nullable, pk
+from ematix_flow.markers import natural_key, nullable, pk, renamed_from
 from ematix_flow.model import Column
 from ematix_flow.pipeline import Pipeline
 from ematix_flow.registry import get_connection, register_connection, registered_connections
@@ -118,4 +118,5 @@ __all__ = [
     "pk",
     "register_connection",
     "registered_connections",
+    "renamed_from",
 ]

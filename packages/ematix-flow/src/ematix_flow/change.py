@@ -6,8 +6,9 @@ it inside the commit; a store of files renders it as Spark SQL. No step names a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -16,13 +17,25 @@ if TYPE_CHECKING:
 
 INCOMING = "incoming"
 CURRENT = "current"
+SIDE = "side"
+CHANGES = "changes"
+SIDE_CHANGES = "side_changes"
+OPERATION = "_op"
+
+# Stand-ins in a mode's SQL for what every product spells in its own way.
+MOMENT = "EMATIX_MOMENT"
+RUN = "EMATIX_RUN"
+MISSING = "EMATIX_NULL"
+VALUE = "EMATIX_VALUE"
+LATER = "EMATIX_AFTER"
+COMPARABLE = "EMATIX_COMPARABLE"
 
 
 @dataclass(frozen=True)
 class Insert:
     """Add these rows to ``current``."""
 
-    rows: exp.Select
+    rows: exp.Query
     verb: ClassVar[str] = "insert"
 
 
@@ -30,32 +43,89 @@ class Insert:
 class Replace:
     """Put these rows in the place of everything in ``current``."""
 
-    rows: exp.Select
+    rows: exp.Query
     verb: ClassVar[str] = "replace"
 
 
-Step = Insert | Replace
+@dataclass(frozen=True)
+class Rewrite:
+    """Put these rows in the place of those in ``current`` for which ``where`` is true."""
+
+    rows: exp.Query
+    where: exp.Expression
+    verb: ClassVar[str] = "rewrite"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one kind of row in a change set does, and the count it adds to."""
+
+    act: str
+    counted: str | None = None
+
+
+@dataclass(frozen=True)
+class Revise:
+    """Apply a change set: rows with an operation each, computed from the state before.
+
+    All change sets of a commit are computed before the first of them is applied. A row is found
+    by ``identity``; an update sets all its other columns.
+    """
+
+    rows: exp.Query
+    identity: tuple[str, ...]
+    effects: Mapping[str, Effect]
+    relation: str = CURRENT
+    verb: ClassVar[str] = "revise"
+
+    @property
+    def changes(self) -> str:
+        """The name under which assertions see this change set."""
+        return CHANGES if self.relation == CURRENT else SIDE_CHANGES
+
+    def operations(self, act: str) -> tuple[str, ...]:
+        """The operations that insert, update or delete."""
+        return tuple(name for name, effect in self.effects.items() if effect.act == act)
+
+
+Step = Insert | Replace | Rewrite | Revise
 
 
 @dataclass(frozen=True)
 class Assertion:
-    """A query for one number that must be 0, and what is wrong when it is not."""
+    """A query that finds rows only where something is wrong, and what is said then.
 
-    violations: exp.Select
-    error: EmatixError
+    ``when`` is "incoming" before anything else, "changes" once the change sets are known, or
+    "result" after they have been applied.
+    """
+
+    violations: exp.Query
+    refuse: Callable[[Sequence[Sequence[Any]]], EmatixError]
+    when: str = "incoming"
 
 
 @dataclass(frozen=True)
 class Change:
-    """The steps of one commit, in order, and what must hold before they are applied."""
+    """The steps of one commit, in order, and what must hold around them.
+
+    ``derived`` are relations that the steps share. ``considered`` counts the incoming rows that
+    could have changed something; those that did not are the unchanged ones.
+    """
 
     steps: tuple[Step, ...]
     assertions: tuple[Assertion, ...] = ()
+    derived: Mapping[str, exp.Query] = field(default_factory=dict)
+    considered: exp.Query | None = None
 
     @property
     def verbs(self) -> frozenset[str]:
         """The kinds of steps a target must be able to do."""
         return frozenset(step.verb for step in self.steps)
+
+    @property
+    def revisions(self) -> tuple[Revise, ...]:
+        """The steps that apply a change set."""
+        return tuple(step for step in self.steps if isinstance(step, Revise))
 
 
 @dataclass(frozen=True)

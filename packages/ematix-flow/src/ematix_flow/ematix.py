@@ -1,4 +1,4 @@
-"""The decorators: ``@ematix.connection``, ``@ematix.table``, ``@ematix.pipeline`` (``.job``).
+"""The decorators: ``@ematix.connection``, ``.table``, ``.pipeline`` (``.job``), ``.transform``.
 
 They check what they are given and hand frozen declarations to the registry. They never connect,
 never start the engine, and never run the function they decorate.
@@ -13,27 +13,31 @@ from typing import Any, NoReturn
 
 from ematix_flow.connections import Connection, build_connection, nearest
 from ematix_flow.declaring import (
-    check_columns_map,
     check_function,
     check_keys,
     check_schedule,
-    check_transforms,
     connection_name,
-    load_options,
     not_yet,
     pipeline_names,
     retry_policy,
     target_specs,
 )
+from ematix_flow.declaring_options import load_options
+from ematix_flow.declaring_transforms import (
+    check_limits,
+    check_transforms,
+    shown,
+    step_arguments,
+)
 from ematix_flow.errors import DeclarationError, EmatixError, SourceLocation, UnknownName
 from ematix_flow.model import LoadOptions, PipelineSpec
-from ematix_flow.pipeline import Pipeline
+from ematix_flow.pipeline import Pipeline, Transform
 from ematix_flow.registry import Broken, active_registry, caller_location
 from ematix_flow.table import ManagedTable, declare_table
 from ematix_flow.target import Target
 from ematix_flow.transforms import transform_ref
 
-__all__ = ["connection", "job", "pipeline", "table", "transform_ref"]
+__all__ = ["connection", "job", "pipeline", "table", "transform", "transform_ref"]
 
 
 def connection(cls: type) -> Connection:
@@ -104,7 +108,7 @@ def pipeline(
     watermark_column: str | None = None,
     lookback: timedelta | float | None = None,
     null_watermark: str = "error",
-    on_drift: str = "error",
+    on_drift: str | Mapping[str, str] = "error",
     allow: Sequence[str] = (),
     allow_empty: bool = False,
     force_path: str | None = None,
@@ -153,6 +157,54 @@ def pipeline(
 job = pipeline
 
 
+def transform(
+    *,
+    name: str | None = None,
+    connection: str | Connection | None = None,
+    target_connection: str | Connection | None = None,
+    **unknown: NoReturn,
+) -> Callable[[Callable[..., Any]], Transform]:
+    """Declare a named transform: a function that returns SQL, or that does its work itself.
+
+    It runs on its own ``connection=`` (``target_connection=`` says the same), or else on the
+    target of the pipeline that names it. Its arguments are injected by name: ``conn`` (that
+    connection, live), ``spark``, ``run``.
+    """
+    where = caller_location()
+
+    def declare(function: Callable[..., Any]) -> Transform:
+        given_name = name if isinstance(name, str) and name else None
+        chosen = given_name or str(getattr(function, "__name__", "transform"))
+        try:
+            for keyword in unknown:
+                known = ("name", "connection", "target_connection")
+                raise UnknownName(
+                    f"transform {chosen!r} has no option {keyword!r}", fix=nearest(keyword, known)
+                )
+            if not callable(function) or isinstance(function, type | Pipeline | Transform):
+                raise DeclarationError(
+                    f"@ematix.transform goes on a function, not {shown(function)}",
+                    fix="put it above a def that returns SQL",
+                )
+            if connection is not None and target_connection is not None:
+                raise DeclarationError(
+                    "both connection= and target_connection= are given", fix="keep one of them"
+                )
+            step_arguments(function)
+            place = connection_name(
+                "connection", target_connection if connection is None else connection
+            )
+            declared = Transform(chosen, function, connection=place, location=where)
+            active_registry().add_transform(declared)
+        except EmatixError as error:
+            if error.where is None and not error.what.startswith(f"transform {chosen!r}"):
+                error.what = f"transform {chosen!r}: {error.what}"
+            return active_registry().refuse(chosen, error, where)  # type: ignore[return-value]  # stands in for a transform while a project's errors are collected
+        return declared
+
+    return declare
+
+
 def _broken_part(target: Any, targets: Any, *connections: Any) -> Broken | None:
     """A table or connection that was refused; what is built on it is not refused again."""
     entries = targets if isinstance(targets, list | tuple) else ()
@@ -182,11 +234,12 @@ def _spec_of(
     check_schedule(given["schedule"], given["timezone"])
     check_transforms(given)
     options: LoadOptions = load_options(given)
-    specs = target_specs(given)
+    specs = target_specs(given, options)
+    transforms_pre = tuple(given["transforms_pre"] or ())
     for spec in specs:
-        check_keys(spec, options.keys, where)
-    column_map = check_columns_map(given["column_map"], specs)
-    if column_map and not given["source_table"]:
+        check_keys(spec, where)
+        check_limits(transforms_pre, spec)
+    if any(spec.column_map for spec in specs) and not given["source_table"]:
         raise DeclarationError(
             "column_map= goes with source_table=", fix="rename the columns in your SQL instead"
         )
@@ -197,8 +250,11 @@ def _spec_of(
         location=where,
         source_connection=connection_name("source_connection", given["source_connection"]),
         source_table=given["source_table"],
-        column_map=column_map,
         transform_sql=given["transform_sql"],
+        transforms_pre=transforms_pre,
+        transforms_post=tuple(given["transforms_post"] or ()),
+        continue_on_failure_post=given["continue_on_failure_post"],
+        continue_on_target_failure=given["continue_on_target_failure"],
         options=options,
         schedule=given["schedule"],
         timezone=given["timezone"],

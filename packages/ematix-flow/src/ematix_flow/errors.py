@@ -16,7 +16,9 @@
     ├─ DataError                 the rows or columns are wrong; nothing was written
     │  ├─ SchemaDrift
     │  ├─ BadValue
-    │  └─ EmptySource
+    │  ├─ EmptySource
+    │  ├─ DuplicateKeys
+    │  └─ TooManyDeletes
     ├─ BackendError              a database, file system or broker refused
     │  ├─ Transient              worth another try
     │  └─ Permanent              not worth another try
@@ -24,6 +26,7 @@
     └─ RunError                  the run itself
        ├─ Fenced                 another run of the pipeline committed first
        ├─ Undecided              the commit was cut short and the target does not answer
+       ├─ TargetsFailed          some of several targets were not loaded
        └─ Cancelled
 
 Fields come first and the message is built from them, so that errors survive pickling on
@@ -32,7 +35,7 @@ their way back from Spark's Python workers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,6 +185,14 @@ class EmptySource(DataError):
     """The source has no rows where that would empty the target."""
 
 
+class DuplicateKeys(DataError):
+    """The source has several rows for one key, and no policy says which of them counts."""
+
+
+class TooManyDeletes(DataError):
+    """A load would delete more rows than its declaration allows."""
+
+
 class BackendError(EmatixError):
     """A database, file system or broker refused; ``connection`` says which."""
 
@@ -212,6 +223,14 @@ class Fenced(RunError):
 
 class Undecided(RunError):
     """The commit was cut short and the target could not be asked what became of it."""
+
+
+class TargetsFailed(RunError):
+    """Some of a pipeline's several targets were not loaded; ``results`` tells of each."""
+
+    def __init__(self, what: str, *, results: Mapping[str, Any], fix: str = "") -> None:
+        self.results = dict(results)
+        super().__init__(what, fix=fix)
 
 
 class Cancelled(RunError):

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
 RUN_ID_COLUMN = "_run_id"
 LOADED_AT_COLUMN = "_loaded_at"
+VALID_FROM_COLUMN = "valid_from"
+VALID_TO_COLUMN = "valid_to"
+IS_CURRENT_COLUMN = "is_current"
+ROW_HASH_COLUMN = "row_hash"
+# Staged beside the declared columns where a mode needs them; they never land under these names.
+EVENT_AT_COLUMN = "_event_at"
+DELETED_COLUMN = "_deleted"
+BOOKKEEPING_SCHEMA = "ematix_flow"
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,7 @@ class Column:
     primary_key: bool = False
     name: str = ""
     normalizers: tuple[Normalizer, ...] = ()
+    renamed_from: str | None = None
 
     def to_spec(self) -> dict[str, Any]:
         """The column as plain data."""
@@ -75,6 +84,12 @@ class Table:
         return tuple(dict.fromkeys((*self.natural_keys, *self.unique_constraints)))
 
 
+def merge_key(table: Table, keys: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The columns that tell one row of a keyed load from another; empty where there are none."""
+    natural = next(iter(table.natural_keys), ())
+    return keys or table.merge_keys or natural or table.primary_key
+
+
 @dataclass(frozen=True)
 class FileOptions:
     """How an object store writes and reads its files; unset means the format's default."""
@@ -91,17 +106,6 @@ class FileOptions:
     def set_fields(self) -> dict[str, Any]:
         """The options that are set."""
         return {k: v for k, v in self.__dict__.items() if v is not None}
-
-
-@dataclass(frozen=True)
-class TargetSpec:
-    """Where a pipeline's rows land."""
-
-    table: Table
-    connection: str
-    mode: str
-    prefix: str | None = None
-    files: FileOptions = field(default_factory=FileOptions)
 
 
 @dataclass(frozen=True)
@@ -123,10 +127,23 @@ class LoadOptions:
     watermark_column: str | None = None
     lookback: object | None = None
     null_watermark: str = "error"
-    on_drift: str = "error"
+    on_drift: str | Mapping[str, str] = "error"
     allow: tuple[str, ...] = ()
     allow_empty: bool = False
     force_path: str | None = None
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """Where a pipeline's rows land."""
+
+    table: Table
+    connection: str
+    mode: str
+    options: LoadOptions
+    prefix: str | None = None
+    files: FileOptions = field(default_factory=FileOptions)
+    column_map: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -149,8 +166,11 @@ class PipelineSpec:
     location: SourceLocation
     source_connection: str | None = None
     source_table: str | None = None
-    column_map: Mapping[str, str] = field(default_factory=dict)
     transform_sql: str | None = None
+    transforms_pre: tuple[Any, ...] = ()
+    transforms_post: tuple[Any, ...] = ()
+    continue_on_failure_post: bool = False
+    continue_on_target_failure: bool = False
     options: LoadOptions = field(default_factory=LoadOptions)
     schedule: str | None = None
     timezone: str | None = None
@@ -164,3 +184,15 @@ class PipelineSpec:
     def source(self) -> str:
         """The name of the connection that is read."""
         return self.source_connection or self.targets[0].connection
+
+    @property
+    def target_labels(self) -> tuple[str, ...]:
+        """A name for each target that tells it from the others: its table's, where that does."""
+        plain = [str(t.table.name) for t in self.targets]
+        placed = [f"{t.connection}:{name}" for t, name in zip(self.targets, plain, strict=True)]
+        return tuple(
+            name
+            if plain.count(name) == 1
+            else place + (f" at {t.prefix}" if t.prefix and placed.count(place) > 1 else "")
+            for t, name, place in zip(self.targets, plain, placed, strict=True)
+        )

@@ -1,15 +1,17 @@
-"""The object that ``@ematix.pipeline`` puts in place of a function: run it, ask about it."""
+"""The objects that the decorators put in place of a function: run them, ask about them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.errors import SourceLocation
 from ematix_flow.model import PipelineSpec
 
 if TYPE_CHECKING:
     from ematix_flow.run.preview import Preview
-    from ematix_flow.run.result import RunResult
+    from ematix_flow.run.result import RunResult, StepResult
     from ematix_flow.run.validate import Validation
 
 
@@ -27,13 +29,26 @@ class Pipeline:
         """The name it is registered under."""
         return self.spec.name
 
-    def sync(self, *, parameters: Mapping[str, str] | None = None, **overrides: Any) -> RunResult:
-        """Run it now. ``overrides`` are load options such as ``keys=`` or ``mode=``."""
+    def sync(
+        self,
+        *,
+        parameters: Mapping[str, str] | None = None,
+        all_targets: bool = False,
+        **overrides: Any,
+    ) -> RunResult:
+        """Run it now. ``overrides`` are load options such as ``keys=`` or ``mode=``.
+
+        After a run that loaded only some of several targets, those it loaded are left alone
+        unless ``all_targets`` is set.
+        """
         from ematix_flow.run.batch import run_pipeline
         from ematix_flow.run.overrides import with_overrides
 
         return run_pipeline(
-            with_overrides(self.spec, overrides), trigger="python", parameters=parameters
+            with_overrides(self.spec, overrides),
+            trigger="python",
+            parameters=parameters,
+            all_targets=all_targets,
         )
 
     def __call__(self, **overrides: Any) -> RunResult:
@@ -63,3 +78,39 @@ class Pipeline:
     def __repr__(self) -> str:
         tables = ", ".join(str(t.table.name) for t in self.spec.targets)
         return f"<Pipeline {self.name} → {tables}>"
+
+
+class Transform:
+    """A declared transform: SQL or a function that runs on a connection, by itself or after a load.
+
+    Calling it runs it, like ``.run()``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        connection: str | None,
+        location: SourceLocation,
+    ) -> None:
+        self.name = name
+        self.function = function
+        self.connection = connection
+        self.location = location
+        self.__wrapped__ = function
+        self.__doc__ = inspect.getdoc(function) or ""
+        self.__name__ = name
+
+    def run(self) -> StepResult:
+        """Run it now, on its own connection or the default one."""
+        from ematix_flow.run.transforms import run_transform
+
+        return run_transform(self, trigger="python")
+
+    def __call__(self) -> StepResult:
+        """Run it now, like ``.run()``."""
+        return self.run()
+
+    def __repr__(self) -> str:
+        return f"<Transform {self.name}>"

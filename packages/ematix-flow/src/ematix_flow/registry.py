@@ -25,7 +25,10 @@ from ematix_flow.errors import (
 )
 
 if TYPE_CHECKING:
-    from ematix_flow.pipeline import Pipeline
+    from collections.abc import Callable
+    from typing import Any
+
+    from ematix_flow.pipeline import Pipeline, Transform
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -40,11 +43,12 @@ class Broken:
 
 @dataclass
 class Registry:
-    """The declared connections and pipelines, and what was wrong with the rest."""
+    """The declared connections, pipelines and transforms, and what was wrong with the rest."""
 
     collecting: bool = False
     connections: dict[str, Connection] = field(default_factory=dict)
     pipelines: dict[str, Pipeline] = field(default_factory=dict)
+    transforms: dict[str, Transform] = field(default_factory=dict)
     broken: dict[str, Broken] = field(default_factory=dict)
     errors: list[DeclarationError] = field(default_factory=list)
     load_failures: list[DeclarationError] = field(default_factory=list)
@@ -75,6 +79,30 @@ class Registry:
         fix = nearest(name, known) if known else "declare one with @ematix.pipeline"
         raise UnknownName(f"there is no pipeline {name!r}", fix=fix)
 
+    def add_transform(self, transform: Transform) -> None:
+        """Register a transform; only its own module and function may define it again."""
+        held = self.transforms.get(transform.name)
+        if held is not None and _place(held.function, held.location) != _place(
+            transform.function, transform.location
+        ):
+            raise DuplicateName(
+                f"transform {transform.name!r} is already declared at {held.location}",
+                fix="rename one of them, or give it name=",
+                where=transform.location,
+            )
+        self.broken.pop(transform.name, None)
+        self.transforms[transform.name] = transform
+
+    def transform(self, name: str) -> Transform:
+        """The transform of that name, or the reason why there is none."""
+        if name not in self.transforms and name in self.broken:
+            raise self.broken[name].error
+        if name not in self.transforms:
+            known = list(self.transforms)
+            fix = nearest(name, known) if known else "declare one with @ematix.transform"
+            raise UnknownName(f"there is no transform {name!r}", fix=fix)
+        return self.transforms[name]
+
     def fail_to_load(self, error: DeclarationError) -> None:
         """Note that a module ended before all of its declarations were seen."""
         self.errors.append(error)
@@ -94,10 +122,13 @@ class Registry:
 
 
 def _origin(pipeline: Pipeline) -> tuple[str, str, str]:
-    function = pipeline.spec.function
+    return _place(pipeline.spec.function, pipeline.spec.location)
+
+
+def _place(function: Callable[..., Any], location: SourceLocation) -> tuple[str, str, str]:
     module = getattr(function, "__module__", "")
     # A notebook's cells are so many files of one module; elsewhere two files are two places.
-    file = "" if module == "__main__" else pipeline.spec.location.file
+    file = "" if module == "__main__" else location.file
     return module, getattr(function, "__qualname__", repr(function)), file
 
 

@@ -20,7 +20,7 @@ from ematix_flow.errors import (
     SourceLocation,
     UnknownName,
 )
-from ematix_flow.markers import NaturalKey, Nullable, PrimaryKey
+from ematix_flow.markers import NaturalKey, Nullable, PrimaryKey, RenamedFrom
 from ematix_flow.model import LOADED_AT_COLUMN, RUN_ID_COLUMN, Column, Table, TableName
 from ematix_flow.registry import active_registry, caller_frame, caller_location
 from ematix_flow.types import ColumnType, NullableType, parse_annotation
@@ -245,6 +245,7 @@ def _column_of(name: str, annotation: Any) -> tuple[Column, list[str]]:
         markers = tuple(rest)
     column_type, optional = parse_annotation(annotation)
     primary = False
+    former: str | None = None
     groups: list[str] = []
     chain: list[Any] = []
     for marker in markers:
@@ -254,6 +255,8 @@ def _column_of(name: str, annotation: Any) -> tuple[Column, list[str]]:
             groups.append(marker.group)
         elif isinstance(marker, Nullable):
             optional = True
+        elif isinstance(marker, RenamedFrom):
+            former = marker.name
         elif _is_normalizer(marker):
             chain.append(marker)
         else:
@@ -269,6 +272,7 @@ def _column_of(name: str, annotation: Any) -> tuple[Column, list[str]]:
         primary_key=primary,
         name=name,
         normalizers=tuple(chain),
+        renamed_from=former,
     )
     return column, groups
 

@@ -25,12 +25,19 @@ class DeduplicateBy(RowTransform):
     keys: tuple[str, ...]
     order_by: str | None = None
 
+    def __str__(self) -> str:
+        order = f", order_by={self.order_by!r}" if self.order_by else ""
+        return f"deduplicate_by({', '.join(map(repr, self.keys))}{order})"
+
 
 @dataclass(frozen=True)
 class FilterWhere(RowTransform):
     """Only the rows for which the SQL condition is true."""
 
     condition: str
+
+    def __str__(self) -> str:
+        return f"filter_where({self.condition!r})"
 
 
 @dataclass(frozen=True)
@@ -39,12 +46,18 @@ class Limit(RowTransform):
 
     rows: int
 
+    def __str__(self) -> str:
+        return f"limit({self.rows})"
+
 
 @dataclass(frozen=True)
 class SamplePercent(RowTransform):
     """About so many rows out of a hundred."""
 
     percent: float
+
+    def __str__(self) -> str:
+        return f"sample_pct({self.percent})"
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,11 @@ class TransformRef:
 def deduplicate_by(
     *columns: str, keys: Sequence[str] | None = None, order_by: str | None = None
 ) -> DeduplicateBy:
-    """Keep one row per key, the first by ``order_by``."""
+    """Keep one row per key, the first by ``order_by``.
+
+    Rows that are equal there are told apart by all their columns, so that the same rows always
+    leave the same ones.
+    """
     chosen = columns if keys is None else keys
     if (keys is not None and columns) or not chosen or isinstance(chosen, str):
         raise DeclarationError(
@@ -72,12 +89,12 @@ def deduplicate_by(
 
 
 def filter_where(condition: str) -> FilterWhere:
-    """Keep the rows for which a SQL condition is true."""
+    """Keep the rows for which a condition in Spark SQL is true."""
     return FilterWhere(_text("filter_where()", "the condition", condition))
 
 
 def limit(rows: int) -> Limit:
-    """Keep at most so many rows."""
+    """Keep at most so many rows, any of them: for trying a pipeline out."""
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise DeclarationError(
             f"limit() takes a whole number from 1 upwards, not {rows!r}", fix="write limit(1000)"
@@ -86,7 +103,7 @@ def limit(rows: int) -> Limit:
 
 
 def sample_pct(percent: float) -> SamplePercent:
-    """Keep about so many rows out of a hundred."""
+    """Keep about so many rows out of a hundred, chosen by their content: the same every time."""
     if isinstance(percent, bool) or not isinstance(percent, int | float):
         raise DeclarationError(f"sample_pct() takes a number, not {percent!r}", fix="write 5")
     if not 0 < percent <= _WHOLE:

@@ -20,6 +20,7 @@ SUBCOMMANDS = [
     *([name] for name in COMMANDS),
     *(["runs", name] for name in ("list", "show")),
     *(["connections", name] for name in ("list", "check", "set")),
+    *(["watermark", name] for name in ("show", "set", "reset")),
     ["secrets", "test"],
 ]
 

@@ -2,21 +2,52 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conformance.support import RECORDING, Proof, read_record, write_record
 from ematix_flow import DuckDBConnection, ManagedTable, ematix
 from ematix_flow.backends.loading import backend_class
 from ematix_flow.pipeline import Pipeline
 from ematix_flow.registry import register_connection
 from harness.base import Harness, all_harnesses
 
+_DIFFERS = pytest.StashKey[bool]()
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*abilities): only backends that declare all of them")
+
+
+_proof = Proof()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" or report.failed:
+        _proof.note(report.nodeid, passed=report.passed)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a whole run whose results are not what the documentation says."""
+    proven, record = _proof.matrix(), read_record()
+    if os.environ.get(RECORDING):
+        write_record(proven)
+    elif record and _proof.covers(record) and proven != record and not session.testsfailed:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.config.stash[_DIFFERS] = True
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.stash.get(_DIFFERS, False):
+        terminalreporter.write_line(
+            "docs/reference/support.json is not what the conformance tests prove: run them with "
+            f"{RECORDING}=1, then scripts/generate_reference.py",
+            red=True,
+        )
 
 
 def abilities(cls: type[Harness]) -> set[str]:
@@ -26,6 +57,8 @@ def abilities(cls: type[Harness]) -> set[str]:
     found |= {"source"} if declared.source else set()
     found |= {"target"} if declared.target else set()
     found |= {"same_database"} if declared.same_database else set()
+    found |= {"statements"} if declared.statements else set()
+    found |= {f"{act} column" for act in declared.alterations}
     return found if declared.refused_types else found | {"every type"}
 
 

@@ -27,8 +27,10 @@ SCHEMA = "event_id BIGINT, name STRING"
 _PRELOADED = (
     "ematix_flow.run.batch",
     "ematix_flow.run.sqlite_log",
+    "ematix_flow.backends.delta",
     "ematix_flow.backends.duckdb",
     "ematix_flow.backends.files",
+    "ematix_flow.backends.mysql",
     "ematix_flow.backends.postgres",
     "ematix_flow.backends.sqlite",
     "ematix_flow.engine.connect",
@@ -36,11 +38,12 @@ _PRELOADED = (
     "pyspark.sql.connect.functions",
     "duckdb",
     "psycopg",
+    "pymysql",
     "pyarrow.orc",
     "pyarrow.parquet",
 )
 
-Rows = Sequence[tuple[int, str | None]]
+Rows = Sequence[tuple[Any, ...]]
 
 
 @ematix.table(schema="app")
@@ -95,6 +98,22 @@ class Gate:
             pass
 
 
+class Trap:
+    """Kills the Python worker that has passed its rows on."""
+
+    def task(self) -> Any:
+        """A task that ends with its process."""
+
+        def die(batches: Any) -> Any:
+            import os
+            import signal
+
+            yield from batches
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        return die
+
+
 def _unblocked(path: str, flags: int) -> int:
     return os.open(path, flags & ~(os.O_CREAT | os.O_TRUNC) | os.O_NONBLOCK)
 
@@ -108,13 +127,14 @@ class Order:
     scratch: Path
     remote: str | None = field(repr=False)
     rows: Rows = ()
+    schema: str = SCHEMA
     mode: str = "append"
     pipeline: str = "load_events"
     table: type = Events
     source_table: str | None = None
     die_at: str | None = None
     pause_at: tuple[str, ...] = ()
-    gate: Gate | None = None
+    gate: Gate | Trap | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -135,10 +155,11 @@ def declare(order: Order) -> Pipeline:
     # The rows come from Python; a connection that can be read only has to be named.
     register_connection(DuckDBConnection(name="rows", path=str(order.home / "rows.duckdb")))
     held, copied, gate = list(order.rows), order.source_table, order.gate
+    schema = order.schema
 
     def load(spark: Any) -> Any:
-        rows = spark.createDataFrame(held, SCHEMA)
-        return rows if gate is None else rows.coalesce(1).mapInArrow(gate.task(), SCHEMA)
+        rows = spark.createDataFrame(held, schema)
+        return rows if gate is None else rows.coalesce(1).mapInArrow(gate.task(), schema)
 
     def copy() -> None:
         pass
@@ -154,8 +175,13 @@ def declare(order: Order) -> Pipeline:
     )(copy if copied else load)
 
 
-def run(order: Order, pipe: Pipe) -> None:
+def run(orders: Sequence[Order], pipe: Pipe) -> None:
     """The child's whole life."""
+    for order in orders:
+        _obey(order, pipe)
+
+
+def _obey(order: Order, pipe: Pipe) -> None:
     import tempfile
 
     from ematix_flow.errors import EmatixError
@@ -187,11 +213,12 @@ def run(order: Order, pipe: Pipe) -> None:
 class Child:
     """A started child, seen from the test."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, *orders: Order) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(_PRELOADED))
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=run, args=(order, theirs), daemon=True)
+        self._process = context.Process(target=run, args=(orders, theirs), daemon=True)
+        self._orders = len(orders)
         self._process.start()
         theirs.close()
         self.pid = self._process.pid or 0
@@ -207,8 +234,13 @@ class Child:
 
     def outcome(self) -> Outcome:
         """Wait for its end and say how it ended."""
-        told = self._told()
-        assert isinstance(told, Outcome), told
+        (told,) = self.outcomes()
+        return told
+
+    def outcomes(self) -> list[Outcome]:
+        """Wait for its end and say how each order ended."""
+        told = [self._told() for _ in range(self._orders)]
+        assert all(isinstance(t, Outcome) for t in told), told
         assert self.exit_code() == 0
         return told
 

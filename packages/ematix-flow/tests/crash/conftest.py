@@ -11,7 +11,8 @@ import pytest
 from conformance import conftest as conformance
 from conformance.conftest import backend
 from crash.world import World, first_of_their_kind
-from harness.base import Harness
+from ematix_flow.backends.loading import backend_class
+from harness.base import Harness, all_harnesses
 
 __all__ = ["backend"]
 
@@ -19,11 +20,20 @@ __all__ = ["backend"]
 def pytest_configure(config: pytest.Config) -> None:
     conformance.pytest_configure(config)
     config.addinivalue_line("markers", "every_harness: not only one harness per kind of backend")
+    config.addinivalue_line("markers", "servers: only backends that are reached over a network")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every backend by its abilities; only ``make soak`` tries harnesses that share a backend."""
-    conformance.pytest_generate_tests(metafunc)
+    if metafunc.definition.get_closest_marker("servers"):
+        chosen = [cls for cls in all_harnesses() if cls.service]
+        marked = [
+            pytest.param(cls, id=cls.name, marks=pytest.mark.services(cls.service))
+            for cls in chosen
+        ]
+        metafunc.parametrize("backend", marked, indirect=True)
+    else:
+        conformance.pytest_generate_tests(metafunc)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -38,10 +48,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def remote() -> Iterator[str]:
     """The address of a Spark Connect server that outlives every child."""
+    from ematix_flow.engine import delta
     from ematix_flow.engine.connect_server import connect_server
     from ematix_flow.engine.settings import derive
 
-    with connect_server(derive(jars=("postgres",))) as server:
+    jars = {name for cls in all_harnesses() for name in backend_class(cls.kind).jars}
+    with connect_server(derive(jars=sorted({*jars, delta.JARS}))) as server:
         # One session for all: every new one would start Python workers of its own.
         yield f"{server.remote};session_id={uuid4()}"
 
@@ -52,3 +64,9 @@ def world(
 ) -> World:
     """One backend, with a home and a temporary folder that children share."""
     return World(backend, private_home, tmp_path_factory.mktemp("scratch"), remote)
+
+
+@pytest.fixture
+def place(backend: Harness, private_home: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """One backend for runs that are threads of this process."""
+    return World(backend, private_home, tmp_path_factory.mktemp("scratch"), "")

@@ -61,9 +61,13 @@ class Racer:
             self._at = None
             self._changed.notify_all()
 
+    def pause_no_more(self) -> None:
+        """Once it leaves the point at which it is, let it go through all others."""
+        self._pauses = ()
+
     def end(self) -> None:
         """Let it run to its end, through all further pauses."""
-        self._pauses = ()
+        self.pause_no_more()
         with self._changed:
             if self._at != "end":
                 self._at = None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,13 @@ from typing import Any
 import pytest
 
 from crash.child import Events, Others
+from crash.life import Life
 from crash.racer import Racer, loading
-from crash.world import Found, after, plain
+from crash.tales import tale
+from crash.world import Found, World, after, plain
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.errors import Fenced, Transient
 from ematix_flow.pipeline import Pipeline
-from ematix_flow.run.log import open_run_log
 from harness.base import Harness
 
 pytestmark = [
@@ -43,14 +43,27 @@ def rows_in(backend: Harness, table: type = Events) -> Found:
     return plain(backend.rows(backend.connection("target"), table.__table__))
 
 
-@pytest.mark.every_harness
-@pytest.mark.parametrize("pause", ["committing", "applied"])
-def test_of_two_runs_at_once_one_wins(backend: Harness, declare: Declare, pause: str) -> None:
+@pytest.mark.needs("revise")
+@pytest.mark.parametrize(
+    ("pause", "name"),
+    [
+        ("committing", "merge"),
+        ("applied", "scd2"),
+        *(
+            pytest.param(pause, name, marks=pytest.mark.soak)
+            for pause, name in itertools.product(
+                ("committing", "applied"), ("append", "truncate", "events", "incremental")
+            )
+        ),
+    ],
+)
+def test_of_two_runs_at_once_one_wins(place: World, pause: str, name: str) -> None:
     """The first-ever two, then two more: the first commit has a race of its own."""
-    expected: Found = []
-    for turn in range(2):
-        winner = Racer(declare(rows=[(turn, "winner")]), "staged", pause)
-        loser = Racer(declare(rows=[(turn, "loser")]), "staged", "committing")
+    life = Life(place, tale(name))
+    for _ in range(2):
+        rows = life.arriving()
+        winner = Racer(life.pipeline(rows), "staged", pause)
+        loser = Racer(life.pipeline(rows[:-1]), "staged", "committing")
         assert (winner.reach(), loser.reach()) == ("staged", "staged")
         winner.go_on()
         loser.go_on()
@@ -61,51 +74,25 @@ def test_of_two_runs_at_once_one_wins(backend: Harness, declare: Declare, pause:
         winner.end()
         loser.end()
         assert winner.error is None
+        assert winner.result is not None
         assert isinstance(loser.error, Fenced), loser.error
-        assert "another run of pipeline 'load_events'" in str(loser.error)
-        expected.append((turn, "winner"))
-        assert rows_in(backend) == expected
-    assert backend.litter(backend.connection("target")) == []
+        assert f"another run of pipeline 'tell_{name}'" in str(loser.error)
+        life.took(rows, winner.result.run_id)
+    assert place.litter() == []
 
 
 @pytest.mark.every_harness
-def test_a_run_that_wakes_after_a_newer_one_changes_nothing(
-    backend: Harness, declare: Declare
-) -> None:
-    for mode in ("append", "truncate"):
-        sleeper = Racer(declare(rows=[(1, "old")], mode=mode), "staged")
+@pytest.mark.needs("revise")
+def test_a_run_that_wakes_after_a_newer_one_changes_nothing(place: World) -> None:
+    for name in ("truncate", "merge"):
+        life = Life(place, tale(name))
+        sleeper = Racer(life.pipeline(life.arriving()), "staged")
         assert sleeper.reach() == "staged"
-        declare(rows=[(2, mode)], mode=mode).sync()
-        seen = rows_in(backend)
+        life.sync()
         sleeper.end()
         assert isinstance(sleeper.error, Fenced), sleeper.error
-        assert rows_in(backend) == seen
-    assert backend.litter(backend.connection("target")) == []
-
-
-def test_a_run_given_up_for_dead_that_succeeds_after_all_is_recorded_so(
-    backend: Harness, declare: Declare, private_home: Path
-) -> None:
-    sleeper = Racer(declare(rows=[(1, "late")]), "staged")
-    assert sleeper.reach() == "staged"
-    file = private_home / "run_log.db"
-    with contextlib.closing(sqlite3.connect(file)) as raw, raw:
-        raw.execute(
-            "UPDATE runs SET host = 'elsewhere', heartbeat_at = '2020-01-01T00:00:00+00:00'"
-        )
-    with pytest.raises(Exception, match="NULL"):
-        declare(rows=[(None, "bad")]).sync()
-    log = open_run_log(str(file))
-    given_up = log.list()[-1]
-    assert given_up.status == "failed"
-    sleeper.end()
-    assert sleeper.result is not None, sleeper.error
-    assert rows_in(backend) == [(1, "late")]
-    (recorded,) = log.get(sleeper.result.run_id)
-    log.close()
-    assert (recorded.status, recorded.rows_inserted) == ("succeeded", 1)
-    assert recorded.run_id == given_up.run_id
-    assert recorded.error_text is None
+        life.untouched()
+    assert place.litter() == []
 
 
 def test_two_first_commits_into_one_empty_place_both_succeed(

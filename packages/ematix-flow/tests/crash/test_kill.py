@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 import pytest
 
 from crash.child import Events, Others
+from crash.life import Life
+from crash.tales import TALES
 from crash.world import World, after, first_of_their_kind, plain
 from ematix_flow.backends.loading import load_backend
 from harness.base import all_harnesses
 
 pytestmark = pytest.mark.slow
 
-VERBS = {"append": "insert", "truncate": "replace"}
 BEFORE_THE_COMMIT = ("staging", "staged", "committing")
 ORDER = [cls.name for cls in all_harnesses()]
 
@@ -26,69 +28,55 @@ def fresh_rows(count: int) -> list[tuple[int, str | None]]:
     return [(next(_numbers), text) for text in ("a", None, "", "d", "e")[:count]]
 
 
-def announced(world: World, mode: str = "append") -> list[str]:
-    """Load some rows; the points that the target announces on the way, by their first word."""
-    points = world.run(rows=fresh_rows(3), mode=mode).points
-    kinds = list(dict.fromkeys(p.split()[0] for p in points))
+def lives_in(world: World) -> list[Life]:
+    """A life for each mode that the target declares."""
+    verbs = load_backend(world.target).capabilities.verbs
+    return [Life(world, tale) for tale in TALES if tale.verb in verbs]
+
+
+def begin(lives: Sequence[Life]) -> list[str]:
+    """Load each table for the first time; the points announced, by their first words."""
+    given = [life.arriving() for life in lives]
+    orders = [
+        life.world.order(**life.tale.order(rows)) for life, rows in zip(lives, given, strict=True)
+    ]
+    outcomes = lives[0].world.run_all(orders)
+    for life, rows, outcome in zip(lives, given, outcomes, strict=True):
+        assert outcome.result is not None
+        life.took(rows, outcome.result["run_id"])
+    kinds = list(dict.fromkeys(p.split()[0] for outcome in outcomes for p in outcome.points))
     assert {*BEFORE_THE_COMMIT, "committed"} <= {*kinds}
     assert kinds[-1] == "committed"
     return kinds
 
 
-def modes_of(world: World) -> list[str]:
-    """The modes that the target declares."""
-    verbs = load_backend(world.target).capabilities.verbs
-    return [mode for mode, verb in VERBS.items() if verb in verbs]
-
-
-def kill_and_recover(world: World, point: str, mode: str) -> None:
-    """A run dies at a point; the target, the next run and the log are what they must be."""
-    before, rows = world.standing(), fresh_rows(4)
-    pid = world.kill(point, mode=mode, rows=rows)
-
-    committed = point == "committed"
-    found = world.standing()
-    assert found == (after(before, mode, rows) if committed else before)
-    assert world.shown(pid) == "lost"
-
-    more = fresh_rows(2)
-    world.run(mode="append", rows=more)
-    assert world.rows() == after(found, "append", more)
-    assert world.litter() == []
-
-    settled = world.record(pid)
-    counts = (settled.rows_read, settled.rows_inserted, settled.rows_deleted)
-    if committed:
-        gone = len(before or ()) if mode == "truncate" else 0
-        assert (settled.status, *counts) == ("succeeded", 4, 4, gone)
-        assert settled.error_text is None
-    else:
-        assert (settled.status, *counts) == ("failed", 0, 0, 0)
-        assert "died before its commit" in str(settled.error_text)
-
-
 @pytest.mark.every_harness
+@pytest.mark.timeout(600)
 def test_a_killed_run_leaves_before_or_after(world: World) -> None:
-    """Every point once for every kind of target, the modes by turns.
+    """Every point and every mode once for every kind of target.
 
-    The second and later harnesses of a kind take one point each; ``make soak`` takes all.
+    The second and later harnesses of a kind take one pair each; ``make soak`` takes all.
     """
     turn = ORDER.index(world.backend.name)
-    points, modes = announced(world), modes_of(world)
-    chosen = [(point, modes[(turn + n) % len(modes)]) for n, point in enumerate(points)]
+    lives = lives_in(world)
     if world.backend.name not in first_of_their_kind():
-        chosen = [chosen[turn % len(chosen)]]
-    for point, mode in chosen:
-        kill_and_recover(world, point, mode)
+        lives = [lives[turn % len(lives)]]
+        points = begin(lives)
+        lives[0].killed(points[turn % len(points)])
+        return
+    points = begin(lives)
+    for n in range(max(len(points), len(lives))):
+        lives[(turn + n) % len(lives)].killed(points[n % len(points)])
 
 
 @pytest.mark.soak
 @pytest.mark.every_harness
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_a_run_killed_at_any_point_in_any_mode(world: World) -> None:
-    for mode in modes_of(world):
-        for point in announced(world, mode):
-            kill_and_recover(world, point, mode)
+    lives = lives_in(world)
+    for point in begin(lives):
+        for life in lives:
+            life.killed(point)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +87,9 @@ def test_a_run_killed_at_any_point_in_any_mode(world: World) -> None:
     ],
 )
 def test_a_first_run_that_is_killed_leaves_no_table(world: World, point: str) -> None:
-    kill_and_recover(world, point, "append")
+    """The mode with the most to create: of its two tables there is neither."""
+    life = lives_in(world)[-2 if len(lives_in(world)) > 1 else 0]
+    life.killed(point)
 
 
 @pytest.mark.needs("source")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,14 +15,18 @@ import psycopg
 import pytest
 
 from crash.child import Events
+from crash.life import Life
 from crash.racer import Racer, loading
-from crash.world import Found
+from crash.tales import tale
+from crash.world import Found, World
 from ematix_flow.connections import PostgresConnection
 from ematix_flow.errors import RunError, Transient
 from ematix_flow.pipeline import Pipeline
 from ematix_flow.run.log import open_run_log
 
-pytestmark = [pytest.mark.services("postgres"), pytest.mark.usefixtures("engine")]
+pytestmark = pytest.mark.usefixtures("engine")
+
+OTHER_TALES = ("append", "truncate", "scd2", "incremental")
 
 
 class Line:
@@ -145,6 +150,7 @@ def target(postgres: Any, private_home: Path) -> Iterator[Target]:
     postgres.drop_database(url.rsplit("/", 1)[1])
 
 
+@pytest.mark.services("postgres")
 @pytest.mark.parametrize("mode", ["append", "truncate"])
 def test_a_session_ended_inside_the_commit_changes_nothing(target: Target, mode: str) -> None:
     run = Racer(target.pipeline(2, mode), "applied")
@@ -160,6 +166,7 @@ def test_a_session_ended_inside_the_commit_changes_nothing(target: Target, mode:
     assert target.recorded() == [("succeeded", 1), ("failed", 0), ("succeeded", 1)]
 
 
+@pytest.mark.services("postgres")
 def test_a_session_ended_after_the_commit_does_not_fail_the_run(target: Target) -> None:
     run = Racer(target.pipeline(2), "committed")
     assert run.reach() == "committed"
@@ -182,6 +189,7 @@ def commit_unheard(target: Target, run: Racer) -> None:
         assert run.error is None
 
 
+@pytest.mark.services("postgres")
 def test_a_commit_whose_answer_is_lost_is_looked_up(target: Target) -> None:
     run = Racer(target.pipeline(2), "applied")
     commit_unheard(target, run)
@@ -192,6 +200,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(target: Target) -> None:
     assert target.recorded() == [("succeeded", 1), ("succeeded", 1)]
 
 
+@pytest.mark.services("postgres")
 def test_a_commit_that_cannot_be_looked_up_is_called_neither(target: Target) -> None:
     run = Racer(target.pipeline(2), "applied")
     commit_unheard(target, run)
@@ -213,3 +222,77 @@ def test_a_commit_that_cannot_be_looked_up_is_called_neither(target: Target) -> 
         ("succeeded", 1),
     ]
     assert target.stages() == []
+
+
+@dataclasses.dataclass
+class Wired(Life):
+    """A life whose runs go through a line."""
+
+    line: Line = dataclasses.field(kw_only=True)
+
+    def statuses(self) -> list[str]:
+        return [record.status for record in self.world.records()]
+
+
+Begin = Callable[[str], Wired]
+
+
+@pytest.fixture
+def life(place: World) -> Iterator[Begin]:
+    """Starts the life of a table behind a line, by the name of its tale."""
+    address = urlsplit(str(getattr(place.target, "url", "")))
+    line = Line(str(address.hostname), address.port or 0)
+    through = dataclasses.replace(
+        place.target, url=address.geturl().replace(f":{address.port}/", f":{line.port}/")
+    )
+
+    def begun(name: str) -> Wired:
+        told = Wired(place, tale(name), through=through, line=line)
+        told.sync()
+        return told
+
+    yield begun
+    line.close()
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    "name",
+    ["merge", "events", *(pytest.param(n, marks=pytest.mark.soak) for n in OTHER_TALES)],
+)
+def test_a_line_cut_inside_the_commit_changes_nothing(life: Begin, name: str) -> None:
+    told = life(name)
+    run = Racer(told.pipeline(told.arriving()), "applied")
+    assert run.reach() == "applied"
+    told.line.cut()
+    run.end()
+    assert isinstance(run.error, Transient), run.error
+    told.untouched()
+    told.sync()
+    assert told.world.litter() == []
+    assert told.statuses() == ["succeeded", "failed", "succeeded"]
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    "name",
+    ["scd2", *(pytest.param(n, marks=pytest.mark.soak) for n in ("merge", "events"))],
+)
+def test_a_commit_of_changes_whose_answer_is_lost_is_looked_up(life: Begin, name: str) -> None:
+    told = life(name)
+    before = told.world.stored(told.table)
+    rows = told.arriving()
+    run = Racer(told.pipeline(rows), "applied")
+    assert run.reach() == "applied"
+    told.line.mute_after(b"COMMIT")
+    run.pause_no_more()
+    run.go_on()
+    while told.world.stored(told.table) == before:
+        assert run.error is None
+    told.line.cut()
+    run.end()
+    assert run.result is not None, run.error
+    told.took(rows, run.result.run_id)
+    told.sync()
+    assert told.world.litter() == []
+    assert told.statuses() == ["succeeded"] * 3

@@ -6,19 +6,17 @@ import os
 import select
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from crash.child import PATIENCE, SCHEMA, Child, Events, Gate
-from crash.racer import loading
+from crash.child import PATIENCE, Child, Gate, Trap
+from crash.life import Life
+from crash.tales import tale
 from crash.test_kill import fresh_rows
-from crash.world import World, after, plain
-from ematix_flow import ematix
+from crash.world import World, after
 from ematix_flow.errors import EngineError
-from harness.base import Harness
 
-pytestmark = [pytest.mark.needs("source", "replace"), pytest.mark.slow]
+pytestmark = [pytest.mark.needs("source", "replace", "revise"), pytest.mark.slow]
 
 
 def wait_for_end_of(pid: int) -> None:
@@ -35,25 +33,27 @@ def wait_for_end_of(pid: int) -> None:
         os.close(handle)
 
 
-@pytest.mark.slow
-def test_a_run_killed_while_spark_stages_takes_spark_with_it(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["scd2", *(pytest.param(n, marks=pytest.mark.soak) for n in ("truncate", "merge", "events"))],
+)
+def test_a_run_killed_while_spark_stages_takes_spark_with_it(
+    world: World, tmp_path: Path, name: str
+) -> None:
     """Spark in the process itself, as most users have it, with an open copy to the target."""
-    rows = fresh_rows(3)
-    world.run(rows=rows)
-    before = world.rows()
+    life = Life(world, tale(name))
+    life.run()
     gate = Gate(tmp_path)
-    child = Child(world.order(rows=fresh_rows(4), mode="truncate", remote=None, gate=gate))
+    order = life.tale.order(life.arriving())
+    child = Child(world.order(**order, remote=None, gate=gate))
     worker = gate.held()
     child.signal(signal.SIGKILL)
     assert child.exit_code() == -signal.SIGKILL
-    assert world.standing() == before
+    life.untouched()
 
-    more = fresh_rows(2)
-    world.run(rows=more)
-    assert world.rows() == after(before, "append", more)
-    assert world.record(child.pid).status == "failed"
     wait_for_end_of(worker)
-    assert world.backend.litter(world.target) == []
+    life.run()
+    assert world.record(child.pid).status == "failed"
 
 
 def test_a_run_whose_spark_lives_on_does_not_hold_up_the_next(world: World, tmp_path: Path) -> None:
@@ -92,28 +92,16 @@ def test_a_stopped_process_cannot_undo_what_happened_meanwhile(world: World) -> 
 
 
 @pytest.mark.usefixtures("engine")
-def test_the_loss_of_a_python_worker_leaves_the_target_alone(
-    backend: Harness, private_home: Path
-) -> None:
-    target = backend.connection("target")
-    loading(target, private_home, rows=[(1, "a")]).sync()
-
-    def die(batches: Any) -> Any:
-        import os
-        import signal
-
-        yield from batches
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    @ematix.pipeline(
-        target=Events, source_connection="rows", target_connection="target", mode="truncate"
-    )
-    def lose_a_worker(spark: Any) -> Any:
-        return spark.createDataFrame([(2, "b")], SCHEMA).mapInArrow(die, SCHEMA)
-
+@pytest.mark.parametrize(
+    "name",
+    ["merge", *(pytest.param(n, marks=pytest.mark.soak) for n in ("truncate", "scd2", "events"))],
+)
+def test_the_loss_of_a_python_worker_leaves_the_target_alone(place: World, name: str) -> None:
+    life = Life(place, tale(name))
+    life.sync()
     with pytest.raises(EngineError, match="Python worker"):
-        lose_a_worker.sync()
-    assert plain(backend.rows(target, Events.__table__)) == [(1, "a")]
-    assert backend.litter(target) == []
-    loading(target, private_home, rows=[(3, "c")]).sync()
-    assert plain(backend.rows(target, Events.__table__)) == [(1, "a"), (3, "c")]
+        life.pipeline(life.arriving(), gate=Trap()).sync()
+    life.untouched()
+    assert place.litter() == []
+    life.sync()
+    assert place.litter() == []

@@ -11,11 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conformance.story import OWN
+from conformance.story import plain as plain_value
 from crash.child import Child, Events, Order, Outcome
+from ematix_flow.backends.loading import load_backend
 from ematix_flow.connections import Connection
+from ematix_flow.model import Column, Table
 from ematix_flow.run.log import open_run_log
 from ematix_flow.run.records import RunRecord, effective_status, utc_now
 from harness.base import Harness, all_harnesses
+from oracle.state import Row
 
 Found = list[tuple[Any, ...]]
 
@@ -47,6 +52,13 @@ class World:
         assert outcome.error is None, outcome.text
         return outcome
 
+    def run_all(self, orders: Sequence[Order]) -> list[Outcome]:
+        """Runs in one process that all must succeed."""
+        outcomes = Child(*orders).outcomes()
+        for outcome in outcomes:
+            assert outcome.error is None, outcome.text
+        return outcomes
+
     def kill(self, point: str, **details: Any) -> int:
         """A run that kills its own process at a point; the process's id."""
         child = Child(self.order(die_at=point, **details))
@@ -57,16 +69,25 @@ class World:
         """All rows, as any program finds them."""
         return plain(self.backend.rows(self.target, Events.__table__))
 
+    def stored(self, table: Table) -> list[Row]:
+        """All rows of a table with the columns that this system adds."""
+        return _values(self.backend.rows(self.target, _with_own(table)))
+
     def standing(self) -> Found | None:
-        """The rows of the newest commit, or None while there is no table.
+        """The rows of the newest commit, or None while there is no table."""
+        found = self.standing_rows(Events.__table__)
+        return None if found is None else plain(found)
+
+    def standing_rows(self, table: Table) -> list[Row] | None:
+        """The rows of a table's newest commit, or None while there is no table.
 
         Where a manifest says which files count, a plain listing may show a commit in progress;
         so only the files that it names are read.
         """
-        name = Events.__table__.name
+        name = table.name
         places = [p for p in self.backend.folder.rglob(name.name) if p.is_dir()]
-        if not places:
-            return self.rows() if self.backend.exists(self.target, name) else None
+        if not places or (places[0] / "_delta_log").is_dir():
+            return self.stored(table) if self.backend.exists(self.target, name) else None
         manifests = sorted(places[0].glob("_ematix/*.json"))
         if not manifests:
             return None
@@ -76,9 +97,14 @@ class World:
         for file in json.loads(manifests[-1].read_text(encoding="utf-8"))["files"]:
             shutil.copy(places[0] / file["name"], folder)
         seen = dataclasses.replace(self.target, path=str(copy))
-        found = plain(self.backend.rows(seen, Events.__table__))
+        found = _values(self.backend.rows(seen, _with_own(table)))
         shutil.rmtree(copy)
         return found
+
+    def watermark(self, table: Table, pipeline: str, column: str) -> str | None:
+        """How far a pipeline says that it has loaded a table."""
+        kept = load_backend(self.target).watermarks(pipeline, table.name)
+        return kept.get(column)
 
     def litter(self) -> list[str]:
         """What no run may leave behind: stages, spools, folders of dead engines."""
@@ -100,6 +126,16 @@ class World:
     def shown(self, pid: int) -> str:
         """The status that a user is shown now."""
         return effective_status(self.record(pid), utc_now())
+
+
+def _with_own(table: Table) -> Table:
+    declared = set(table.column_names)
+    added = tuple(Column(kind, name=name) for name, kind in OWN.items() if name not in declared)
+    return dataclasses.replace(table, columns=(*table.columns, *added))
+
+
+def _values(rows: Sequence[Row]) -> list[Row]:
+    return [{name: plain_value(value) for name, value in row.items()} for row in rows]
 
 
 def first_of_their_kind() -> set[str]:

@@ -254,16 +254,11 @@ MISTAKES = [
         command=("run",),
     ),
     Mistake(
-        "merge, which is not available yet",
-        (HERE, "pipeline 'load'", "mode='merge' is not available yet"),
-        pipeline('mode="merge"'),
-    ),
-    Mistake(
-        "targets, which are not available yet",
-        (HERE, "pipeline 'load'", "targets= is not available yet"),
+        "one table twice in targets",
+        (HERE, "pipeline 'load'", "targets= names shop.orders in 'warehouse' twice", "remove one"),
         pipeline("").replace(
             'target=Orders, target_connection="warehouse"',
-            'targets=[Target(table=Orders, connection="warehouse")]',
+            'targets=[Target(table=Orders, connection="warehouse")] * 2',
         ),
     ),
     Mistake(

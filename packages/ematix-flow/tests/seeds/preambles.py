@@ -40,3 +40,20 @@ class CustomerDim:
     name: Text | None
     updated_at: Annotated[TimestampTZ, parse_timestamp()]
 """
+
+QUICKSTART = """
+@ematix.connection
+class warehouse:
+    kind = "postgres"
+    url = "${EMATIX_FLOW_DSN}"
+
+@ematix.pipeline(
+    target=CustomerDim,
+    target_connection="warehouse",
+    schedule="0 * * * *",
+    mode="scd2",
+    compare_columns=["email", "name"],
+)
+def sync_customers(conn):
+    return "SELECT customer_id, email, name, updated_at FROM raw.customers"
+"""

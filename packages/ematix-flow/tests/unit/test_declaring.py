@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from ematix_flow.declaring import (
-    MODES,
     check_function,
-    check_mode,
     check_schedule,
     function_shape,
-    load_options,
     not_yet,
     retry_policy,
 )
+from ematix_flow.declaring_options import MODES, check_mode, load_options
 from ematix_flow.errors import DeclarationError, UnknownName
 from ematix_flow.model import LoadOptions, RetryPolicy
 
@@ -106,7 +104,7 @@ def test_nothing_is_left_for_later_by_default() -> None:
     defaults = {**LoadOptions().__dict__, "mode": "append"}
     assert not_yet(defaults) == []
     assert not_yet({**defaults, "mode": "truncate", "allow_empty": True}) == []
-    assert not_yet({**defaults, "mode": "merge", "on_drift": "warn"}) == [
-        "mode='merge'",
-        "on_drift='warn'",
+    assert not_yet({**defaults, "engine": "sail", "master": "yarn"}) == [
+        "master=",
+        "engine='sail'",
     ]

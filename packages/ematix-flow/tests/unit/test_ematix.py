@@ -180,7 +180,7 @@ class TestPipelines:
         )
         spec = held.spec
         assert (held.name, spec.source, spec.source_table) == ("nightly", "raw", "raw.orders")
-        assert spec.column_map == {"order_id": "id"}
+        assert spec.targets[0].column_map == {"order_id": "id"}
         assert (spec.schedule, spec.timezone) == ("0 2 * * *", "Europe/Berlin")
         assert spec.depends_on == ("extract", "other")
         assert spec.upstream_freshness_secs == 3600
@@ -340,26 +340,9 @@ def test_every_option_has_a_wrong_value_above() -> None:
 
 
 LATER: list[tuple[dict[str, Any], str]] = [
-    ({"mode": "merge"}, "mode='merge'"),
-    ({"mode": "scd1"}, "mode='scd1'"),
-    ({"mode": "scd2"}, "mode='scd2'"),
-    ({"mode": "scd2", "ttl": timedelta(days=30)}, "ttl="),
-    ({"mode": "scd2", "ttl_seconds": 60}, "ttl_seconds="),
-    ({"mode": "merge", "handle_deletes": "soft"}, "handle_deletes="),
-    ({"mode": "merge", "delete_when": "op = 'D'"}, "delete_when="),
-    ({"mode": "merge", "duplicate_keys": "last"}, "duplicate_keys='last'"),
-    ({"order_by": "day desc"}, "order_by="),
-    ({"incremental": True, "watermark_column": "day"}, "incremental=True"),
-    ({"incremental_column": "day"}, "incremental_column="),
-    ({"lookback": timedelta(hours=1)}, "lookback="),
-    ({"on_drift": "evolve"}, "on_drift='evolve'"),
-    ({"transform_sql": "SELECT * FROM source"}, "transform_sql= in a batch pipeline"),
-    ({"transforms_pre": [limit(5)]}, "transforms_pre="),
-    ({"transforms_post": ["ANALYZE t", print, ematix.transform_ref("x")]}, "transforms_post="),
     ({"engine": "distributed", "peers": ["dns://a:1"]}, "engine='distributed'"),
     ({"peers": ["http://a:1", "k8s://a.b:1"]}, "peers="),
     ({"master": "spark://m:7077"}, "master="),
-    ({"target": None, "targets": [Target(connection="w", table=Orders)]}, "targets="),
 ]
 
 

@@ -53,7 +53,7 @@ manifests = st.builds(
     counts=st.builds(Counts, inserted=st.integers(0), deleted=st.integers(0)),
     fences=st.dictionaries(st.text(), st.integers(0), max_size=3),
     batches=st.lists(st.text(), max_size=2).map(tuple),
-    watermark=st.none() | st.text(),
+    watermarks=st.dictionaries(st.text(), st.dictionaries(st.text(), st.text())),
     number=st.just(7),
 )
 

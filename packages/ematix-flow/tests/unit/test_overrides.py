@@ -66,36 +66,27 @@ def test_wrong_overrides(overrides: dict[str, Any], says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "feature"),
+    ("overrides", "says"),
     [
-        ({"mode": "merge"}, "mode='merge'"),
-        ({"mode": "scd2", "ttl_seconds": 5}, "ttl_seconds="),
-        ({"incremental": True, "watermark_column": "order_id"}, "incremental=True"),
-        ({"mode": "merge", "handle_deletes": "hard"}, "handle_deletes="),
-        ({"mode": "merge", "duplicate_keys": "first"}, "duplicate_keys='first'"),
-        ({"order_by": "note"}, "order_by="),
-        ({"on_drift": "warn"}, "on_drift='warn'"),
-        ({"lookback": 60}, "lookback="),
+        ({"order_by": "note"}, 'order_by= goes with duplicate_keys="last"'),
+        ({"lookback": 60}, "lookback= goes with incremental=True"),
+        ({"null_watermark": "load"}, "null_watermark= goes with incremental=True"),
+        ({"mode": "merge", "max_delete_fraction": 0.1}, "max_delete_fraction= goes with"),
+        ({"mode": "merge", "soft_delete_column": "gone"}, "soft_delete_column= goes with"),
+        ({"mode": "merge", "duplicate_keys": "first"}, "duplicate_keys='first' needs order_by="),
+        ({"mode": "scd2", "handle_deletes": "hard"}, "which keeps history"),
     ],
 )
-def test_what_comes_later_is_not_dropped_in_silence(
-    overrides: dict[str, Any], feature: str
+def test_an_option_that_would_change_nothing_is_refused(
+    overrides: dict[str, Any], says: str
 ) -> None:
-    held = declared()
-    assert feature in with_overrides(held.spec, overrides).not_yet
-    with pytest.raises(NotAvailableYet) as caught:
-        held.sync(**overrides)
-    assert feature in str(caught.value)
-    assert caught.value.where == held.spec.location
+    with pytest.raises(DeclarationError) as caught:
+        with_overrides(declared().spec, overrides)
+    assert says in str(caught.value)
 
 
-def test_an_override_can_take_a_later_feature_away() -> None:
-    spec = declared(mode="merge").spec
-    assert spec.not_yet == ("mode='merge'",)
-    assert with_overrides(spec, {"mode": "append"}).not_yet == ()
-
-
-def test_a_later_feature_that_is_no_load_option_stays() -> None:
-    spec = declared(mode="merge", transform_sql="SELECT * FROM source").spec
-    changed = with_overrides(spec, {"mode": "append"})
-    assert changed.not_yet == ("transform_sql= in a batch pipeline",)
+def test_a_later_feature_stays_whatever_is_overridden() -> None:
+    held = declared(mode="merge", master="yarn")
+    assert with_overrides(held.spec, {"mode": "append"}).not_yet == ("master=",)
+    with pytest.raises(NotAvailableYet, match="master="):
+        held.sync(mode="append")

@@ -7,12 +7,15 @@ A backend states its ``Capabilities`` as data and takes one or both roles: it re
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ematix_flow import types as t
+from ematix_flow.change import CURRENT
 from ematix_flow.errors import Unsupported
+from ematix_flow.model import LOADED_AT_COLUMN, RUN_ID_COLUMN
 
 if TYPE_CHECKING:
     import pandas
@@ -22,8 +25,18 @@ if TYPE_CHECKING:
     from ematix_flow.change import Change, Counts
     from ematix_flow.connections import Connection
     from ematix_flow.engine.session import Engine
-    from ematix_flow.model import FileOptions, Table, TableName
+    from ematix_flow.model import Column, FileOptions, Table, TableName
     from ematix_flow.types import ColumnType
+
+
+# How an onlooker asks about a change that is computed but not applied, and the onlooker itself.
+Ask = Callable[["exp.Query"], "Sequence[Sequence[Any]]"]
+Inspect = Callable[["Load", Ask], None]
+
+ADDED_TYPES: Mapping[str, ColumnType] = {
+    RUN_ID_COLUMN: t.UUID(),
+    LOADED_AT_COLUMN: t.TimestampTZ(),
+}
 
 
 @dataclass(frozen=True)
@@ -36,8 +49,10 @@ class Capabilities:
     same_database: bool = False
     refused_types: Mapping[str, str] = field(default_factory=dict)
     constraints: bool = False
+    alterations: frozenset[str] = frozenset()
     nul_in_text: bool = True
     nan_in_floats: bool = True
+    statements: bool = True
 
 
 @dataclass(frozen=True)
@@ -64,6 +79,7 @@ class FoundColumn:
     type: ColumnType | None
     declared: str
     nullable: bool
+    has_default: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,23 +108,88 @@ class RunRow:
 
 
 @dataclass(frozen=True)
+class WatermarkMove:
+    """The watermark that the commit moves: to the greatest value that has arrived, never back."""
+
+    column: str
+    kind: ColumnType
+    previous: str | None
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """One change of a table that exists, made in the commit before the first step.
+
+    ``act`` is rename, drop, retype, relax, add or require; ``column`` is its name afterwards, and
+    ``type`` and ``nullable`` are what it is then. ``found`` is the column before, ``was`` its exact
+    type. Of a retype, ``risky`` says that a stored value may not fit.
+    """
+
+    act: str
+    column: str
+    type: ColumnType | None = None
+    nullable: bool = True
+    found: FoundColumn | None = None
+    was: ColumnType | None = None
+    risky: bool = False
+    relation: str = CURRENT
+
+    @property
+    def before(self) -> str:
+        """The column's name before."""
+        return self.column if self.found is None else self.found.name
+
+
+@dataclass(frozen=True)
 class Load:
-    """Everything a target needs to land one run's rows."""
+    """Everything a target needs to land one run's rows.
+
+    ``table`` is the target with the mode's own columns, ``columns`` are all that land in it, and
+    ``incoming`` are those that are staged. ``batch`` names a piece of work that a target takes
+    only once. ``alterations`` start from the table as it was ``found``.
+    ``inspect`` is shown the change sets before they are applied.
+    """
 
     table: Table
     name: TableName
     columns: tuple[tuple[str, ColumnType], ...]
+    incoming: tuple[Column, ...]
     change: Change
     run: RunRow
     creates: bool
     files: FileOptions
     prefix: str | None = None
+    key: tuple[str, ...] = ()
+    side: Table | None = None
+    watermark: WatermarkMove | None = None
+    batch: str | None = None
+    inspect: Inspect | None = None
+    alterations: tuple[Alteration, ...] = ()
+    found: FoundTable | None = None
     announce: Callable[[str], None] = lambda point: None
 
     @property
     def column_names(self) -> tuple[str, ...]:
         """The columns that land, those this system adds included."""
         return tuple(name for name, _ in self.columns)
+
+    @property
+    def incoming_names(self) -> tuple[str, ...]:
+        """The columns that are staged."""
+        return tuple(c.name for c in self.incoming)
+
+    def columns_of(self, relation: str) -> tuple[tuple[str, ColumnType], ...]:
+        """The columns of ``current`` or ``side``."""
+        if relation == CURRENT:
+            return self.columns
+        return tuple((c.name, c.type) for c in self.side.columns) if self.side else ()
+
+    def type_of(self, column: str) -> ColumnType:
+        """The type of a column of any of the load's relations."""
+        known = {
+            c.name: c.type for c in (*(self.side.columns if self.side else ()), *self.incoming)
+        }
+        return {**ADDED_TYPES, **known, **dict(self.columns)}[column]
 
 
 @dataclass(frozen=True)
@@ -216,6 +297,15 @@ class Backend(ABC):
     def read(self, engine: Engine, query: SourceQuery) -> DataFrame:
         """The rows of a query; each column in the Spark form of its described type."""
 
+    def at_least(
+        self, query: SourceQuery, column: str, kind: ColumnType, start: str, end: str | None = None
+    ) -> SourceQuery:
+        """The rows of a query from a value on, before another, and those where it is NULL.
+
+        Both are canonical text; what is returned may have more rows, never fewer.
+        """
+        return query
+
     def same_database(self, other: Backend) -> bool:
         """Whether a query here can be inserted there without leaving the database."""
         return False
@@ -247,6 +337,10 @@ class Backend(ABC):
         """How this backend spells a type; what ``FoundColumn.declared`` is compared with."""
         return str(column_type)
 
+    def exact_type(self, column: FoundColumn) -> ColumnType | None:
+        """The type that ``stored_type`` spells like this column's."""
+        return column.type
+
     @abstractmethod
     def locate(self, name: TableName, prefix: str | None) -> str:
         """Where a table is, as this backend spells it: for messages and plans."""
@@ -259,6 +353,14 @@ class Backend(ABC):
     def ddl(self, load: Load) -> list[str]:
         """The statements that create the load's table, for ``preview`` and the commit."""
 
+    def alter(self, load: Load) -> list[str]:
+        """The load's alterations as this backend makes them, for ``preview``."""
+        return []
+
+    def inspect_side(self, side: Table, name: TableName, prefix: str | None) -> FoundTable | None:
+        """The table that is kept beside a table, as it exists now, or None."""
+        return self.inspect(side.name)
+
     @abstractmethod
     def steps_sql(self, load: Load, incoming: str) -> list[str]:
         """The change as this backend runs it, for ``preview``."""
@@ -270,3 +372,32 @@ class Backend(ABC):
     @abstractmethod
     def committed(self, run_id: str, name: TableName, prefix: str | None = None) -> Counts | None:
         """What the target itself says of a run: its counts, or None if it never committed."""
+
+    def settle(
+        self, run_id: str, pipeline: str, name: TableName, prefix: str | None = None
+    ) -> Counts | None:
+        """The counts of a run that was declared dead; where it has none, it never commits now."""
+        return self.committed(run_id, name, prefix)
+
+    def watermarks(
+        self, pipeline: str, name: TableName, prefix: str | None = None
+    ) -> dict[str, str]:
+        """How far a pipeline has loaded a target: canonical text by watermark column."""
+        raise Unsupported(f"{self.kind} keeps no watermarks")
+
+    def set_watermark(
+        self,
+        pipeline: str,
+        name: TableName,
+        column: str,
+        value: str | None,
+        prefix: str | None = None,
+    ) -> None:
+        """Move a pipeline's watermark by hand; None forgets it."""
+        raise Unsupported(f"{self.kind} keeps no watermarks")
+
+    def applied(
+        self, batches: Sequence[str], name: TableName, prefix: str | None = None
+    ) -> set[str]:
+        """Which of these batches the target has taken already."""
+        return set()

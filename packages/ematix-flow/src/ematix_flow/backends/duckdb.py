@@ -91,7 +91,10 @@ class DuckDB(EmbeddedBackend):
     dialect = "duckdb"
     default_schema: ClassVar[str | None] = "main"
     capabilities = Capabilities(
-        verbs=frozenset({"insert", "replace"}), same_database=True, constraints=True
+        verbs=frozenset({"insert", "replace", "rewrite", "revise"}),
+        same_database=True,
+        constraints=True,
+        alterations=frozenset({"rename", "drop", "retype", "relax", "add", "require"}),
     )
 
     def attach(self, file: Path | None) -> Any:
@@ -194,7 +197,8 @@ class DuckDB(EmbeddedBackend):
         """From DuckDB's own catalogue."""
         schema = name.schema or self.default_schema
         found = session.rows(
-            "SELECT column_name, data_type, is_nullable FROM duckdb_columns() "
+            "SELECT column_name, data_type, is_nullable, column_default IS NOT NULL "
+            "FROM duckdb_columns() "
             "WHERE schema_name = ? AND table_name = ? AND database_name = current_database() "
             "ORDER BY column_index",
             (schema, name.name),
@@ -208,9 +212,27 @@ class DuckDB(EmbeddedBackend):
             (schema, name.name),
         )
         return FoundTable(
-            tuple(FoundColumn(n, found_type(d), d, bool(null)) for n, d, null in found),
+            tuple(
+                FoundColumn(n, found_type(d), d, bool(null), default)
+                for n, d, null, default in found
+            ),
             tuple(keys[0][0]) if keys else (),
         )
+
+    def unfit(self, column: str, was: t.ColumnType, new: t.ColumnType) -> str | None:
+        """DuckDB can try a cast."""
+        if isinstance(new, t.Text | t.String):
+            return None
+        read = f"TRY_CAST({column} AS {self.stored_type(new)})"
+        if isinstance(was, t.Text | t.String | t.JSON):
+            return f"{column} IS NOT NULL AND {read} IS NULL"
+        return f"{column} IS NOT NULL AND {read} IS DISTINCT FROM {column}"
+
+    def alter_in(self, session: Session, load: Load) -> list[str]:
+        """In place, except for columns under a key or an index, which DuckDB does not alter."""
+        from ematix_flow.backends.duckdb_alterations import alterations_in
+
+        return alterations_in(self, session, load)
 
     def describe(self, query: SourceQuery) -> tuple[SourceColumn, ...]:
         """Ask DuckDB to describe the query."""
@@ -262,7 +284,7 @@ class DuckDBLanding(EmbeddedLanding):
         files = exp.Literal.string(f"{staged.handle}/*.parquet").sql()
         values = [
             f"CAST({quoted(c.name, 'duckdb')} AS {self.backend.stored_type(c.type)})"
-            for c in self.load.table.columns
+            for c in self.load.incoming
         ]
         self.define_view(self.backend.incoming_select(self.load, f"read_parquet({files})", values))
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ematix_flow.backends.base import Load, Staged
-from ematix_flow.backends.sql import SqlBackend, SqlLanding
+from ematix_flow.backends.sql import SqlBackend
+from ematix_flow.backends.sql_landing import SqlLanding
 from ematix_flow.backends.staging import StageFolder
 from ematix_flow.connections.databases import FileDatabaseConnection
 from ematix_flow.errors import Permanent
@@ -76,13 +77,13 @@ class EmbeddedLanding(SqlLanding):
             self.folder.remove()
 
     def staged_columns(self) -> list[str]:
-        """The declared columns as Spark SQL, in the form this database loads."""
+        """The staged columns as Spark SQL, in the form this database loads."""
         from ematix_flow.sql.spark import quote
 
-        return [quote(name) for name in self.load.table.column_names]
+        return [quote(name) for name in self.load.incoming_names]
 
     def stage(self, engine: Engine, rows: DataFrame) -> Staged:
-        """Write the declared columns; the commit adds the rest."""
+        """Write the rows; the commit adds the columns of this system."""
         import pyarrow.parquet as pq
 
         self.load.announce("staging")

@@ -136,7 +136,7 @@ class Store:
     def manifest(self, folder: Path, manifest: Manifest) -> Relation:
         """Exactly the live files of a manifest, with its logical types."""
         columns = tuple(SourceColumn(c.name, c.type) for c in manifest.columns)
-        return Relation(columns, lambda spark: _load_manifest(spark, folder, manifest))
+        return Relation(columns, lambda spark: load_manifest(spark, folder, manifest))
 
     def plain(self, files: Sequence[Path], *, format: str | None = None) -> Relation:
         """Files without a manifest, all of one format."""
@@ -249,7 +249,10 @@ def _listed(folder: Path) -> list[Path]:
     return found
 
 
-def _load_manifest(spark: SparkSession, folder: Path, manifest: Manifest) -> DataFrame:
+def load_manifest(
+    spark: SparkSession, folder: Path, manifest: Manifest, *, place: str | None = None
+) -> DataFrame:
+    """The rows of a manifest's files; ``place`` names a column that says which file is a row's."""
     types = {c.name: c.type for c in manifest.columns}
     frames = []
     for layout, group in itertools.groupby(
@@ -272,11 +275,13 @@ def _load_manifest(spark: SparkSession, folder: Path, manifest: Manifest) -> Dat
                     if c.name in layout.columns
                     else f"CAST(NULL AS {spark_ddl(c.type)}) AS {quote(c.name)}"
                     for c in manifest.columns
-                )
+                ),
+                *([f"_metadata.file_path AS {quote(place)}"] if place else []),
             )
         )
     if not frames:
         ddl = ", ".join(f"{quote(c.name)} {spark_ddl(c.type)}" for c in manifest.columns)
+        ddl += f", {quote(place)} STRING" if place else ""
         return spark.createDataFrame([], ddl)
     return _union(frames)
 

@@ -12,9 +12,8 @@ from datetime import timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from sqlglot import exp
-
 from ematix_flow.backends.base import (
+    Alteration,
     Backend,
     Capabilities,
     FoundColumn,
@@ -37,7 +36,8 @@ from ematix_flow.backends.file_sources import Store, data_files, file_errors
 from ematix_flow.backends.manifest import (
     ManifestLog,
 )
-from ematix_flow.change import INCOMING, Counts
+from ematix_flow.backends.spark_changes import SparkText
+from ematix_flow.change import CURRENT, INCOMING, Counts, Replace, Revise
 from ematix_flow.connections import ObjectStoreLocalConnection
 from ematix_flow.errors import (
     DataError,
@@ -45,7 +45,7 @@ from ematix_flow.errors import (
     Unsupported,
 )
 from ematix_flow.model import Table, TableName
-from ematix_flow.sql.spark import quote
+from ematix_flow.sql.spark import quote, spark_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,7 +62,11 @@ class Files(Backend):
 
     kind: ClassVar[str] = "object_store_local"
     dialect: ClassVar[str] = "spark"
-    capabilities: ClassVar[Capabilities] = Capabilities(verbs=frozenset({"insert", "replace"}))
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        verbs=frozenset({"insert", "replace", "revise"}),
+        statements=False,
+        alterations=frozenset({"rename", "drop", "retype", "relax", "add", "require"}),
+    )
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -170,19 +174,31 @@ class Files(Backend):
     def ddl(self, load: Load) -> list[str]:
         """A folder needs no statement; the comment says what will appear."""
         form = self.written_as(load)
-        if not load.creates:
-            return []
         where = self.locate(load.name, load.prefix)
+        if not load.creates:
+            return self.alter(load)
         return [f"-- creates the folder {where} of {form.format} files"]
 
-    def steps_sql(self, load: Load, incoming: str) -> list[str]:
-        """The change as Spark SQL."""
+    def alter(self, load: Load) -> list[str]:
+        """What becomes of the folder's columns, as Spark would be told."""
         where = f"`{self.locate(load.name, load.prefix)}`"
-        verbs = {"insert": "INSERT INTO", "replace": "INSERT OVERWRITE"}
-        return [
-            f"{verbs[step.verb]} {where} {_over(step.rows, incoming).sql(dialect='spark')}"
-            for step in load.change.steps
-        ]
+        return [f"ALTER TABLE {where} {_alteration(a)}" for a in load.alterations]
+
+    def steps_sql(self, load: Load, incoming: str) -> list[str]:
+        """The change as Spark SQL, and which files it rewrites."""
+        where = f"`{self.locate(load.name, load.prefix)}`"
+        change = SparkText(load, {INCOMING: INCOMING, CURRENT: where})
+        made = [f"-- {INCOMING} is {incoming}"]
+        for name, query in load.change.derived.items():
+            made.append(f"CREATE TEMPORARY VIEW {name} AS {change.text(query)}")
+        for step in load.change.steps:
+            if isinstance(step, Revise):
+                made.append(f"CREATE TEMPORARY VIEW {step.changes} AS {change.text(step.rows)}")
+                made.append(f"-- files of {step.relation} with changed rows are written anew")
+            else:
+                verb = "INSERT OVERWRITE" if isinstance(step, Replace) else "INSERT INTO"
+                made.append(f"{verb} {where} {change.text(step.rows)}")
+        return made
 
     def land(self, load: Load) -> Landing:
         """One run's way into the table's folder."""
@@ -200,6 +216,48 @@ class Files(Backend):
         with file_errors(self.name):
             manifest = ManifestLog(self.folder(name, prefix)).of_run(run_id)
         return None if manifest is None else manifest.counts
+
+    def settle(
+        self, run_id: str, pipeline: str, name: TableName, prefix: str | None = None
+    ) -> Counts | None:
+        """Look a dead run up; if it never committed, take its stage away so that it never will."""
+        with file_errors(self.name):
+            log = ManifestLog(self.folder(name, prefix))
+            manifest = log.of_run(run_id) or log.fence_off(run_id)
+            return None if manifest is None else manifest.counts
+
+    def watermarks(
+        self, pipeline: str, name: TableName, prefix: str | None = None
+    ) -> dict[str, str]:
+        """The watermarks in the newest manifest."""
+        with file_errors(self.name):
+            newest = ManifestLog(self.folder(name, prefix)).newest()
+        return dict(newest.watermarks.get(pipeline, {})) if newest else {}
+
+    def set_watermark(
+        self,
+        pipeline: str,
+        name: TableName,
+        column: str,
+        value: str | None,
+        prefix: str | None = None,
+    ) -> None:
+        """A manifest with the same files and another watermark."""
+        with file_errors(self.name):
+            log = ManifestLog(self.folder(name, prefix))
+            if log.newest() is None:
+                raise DataError(
+                    f"there is no table {name} to keep a watermark for", fix="load it first"
+                )
+            log.set_watermark(pipeline, column, value)
+
+    def applied(
+        self, batches: Sequence[str], name: TableName, prefix: str | None = None
+    ) -> set[str]:
+        """Which batches the newest manifest lists."""
+        with file_errors(self.name):
+            newest = ManifestLog(self.folder(name, prefix)).newest()
+        return set(batches) & set(newest.batches) if newest else set()
 
 
 class FilesConnection(LiveConnection):
@@ -252,17 +310,22 @@ class FilesConnection(LiveConnection):
         """Nothing is held."""
 
 
+def _alteration(alteration: Alteration) -> str:
+    column, kind = quote(alteration.column), alteration.type
+    acts = {
+        "rename": f"RENAME COLUMN {quote(alteration.before)} TO {column}",
+        "drop": f"DROP COLUMN {column}",
+        "retype": f"ALTER COLUMN {column} TYPE {spark_ddl(kind) if kind else ''}",
+        "relax": f"ALTER COLUMN {column} DROP NOT NULL",
+        "add": f"ADD COLUMN {column} {spark_ddl(kind) if kind else ''}",
+        "require": f"ALTER COLUMN {column} SET NOT NULL",
+    }
+    return acts[alteration.act]
+
+
 def _aware(row: dict[str, Any], instants: Sequence[str]) -> dict[str, Any]:
     """PySpark hands out instants as local time without a zone."""
     for name in instants:
         if row[name] is not None:
             row[name] = row[name].astimezone(timezone.utc)
     return row
-
-
-def _over(select: exp.Select, incoming: str) -> exp.Select:
-    renamed = select.copy()
-    for table in renamed.find_all(exp.Table):
-        if table.name == INCOMING and not table.db:
-            table.set("this", exp.to_identifier(incoming))
-    return renamed

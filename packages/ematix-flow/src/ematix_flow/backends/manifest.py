@@ -7,20 +7,23 @@ it *is* the commit, and whoever committed in between is always seen.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from ematix_flow.change import Counts
-from ematix_flow.errors import DataError, Unsupported
+from ematix_flow.errors import DataError, Transient, Unsupported
 from ematix_flow.types import Array, ColumnType
 
 FOLDER = "_ematix"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 TOUCHED = "touched.json"
 _DIGITS = 12
 
@@ -64,7 +67,8 @@ class Manifest:
     counts: Counts = field(default_factory=Counts)
     fences: Mapping[str, int] = field(default_factory=dict)
     batches: tuple[str, ...] = ()
-    watermark: str | None = None
+    watermarks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    side: tuple[DataFile, ...] = ()
     number: int = 0
 
     @property
@@ -74,8 +78,9 @@ class Manifest:
 
     def to_json(self) -> str:
         """The manifest as it is stored."""
-        layouts = list(dict.fromkeys(_frozen(f.layout) for f in self.files))
-        known = {_frozen(f.layout): f.layout for f in self.files}
+        every = (*self.files, *self.side)
+        layouts = list(dict.fromkeys(_frozen(f.layout) for f in every))
+        known = {_frozen(f.layout): f.layout for f in every}
         document = {
             "version": FORMAT_VERSION,
             "columns": [
@@ -84,20 +89,13 @@ class Manifest:
             ],
             "primary_key": self.primary_key,
             "layouts": [dataclasses.asdict(known[key]) for key in layouts],
-            "files": [
-                {
-                    "name": f.name,
-                    "rows": f.rows,
-                    "bytes": f.bytes,
-                    "layout": layouts.index(_frozen(f.layout)),
-                }
-                for f in self.files
-            ],
+            "files": _files(self.files, layouts),
             "run": dict(self.run),
             "counts": dataclasses.asdict(self.counts),
             "fences": dict(self.fences),
             "batches": self.batches,
-            "watermark": self.watermark,
+            "watermarks": {name: dict(held) for name, held in self.watermarks.items()},
+            "side": _files(self.side, layouts),
         }
         return json.dumps(document, indent=1, ensure_ascii=False)
 
@@ -121,18 +119,32 @@ class Manifest:
                 StoredColumn(c["name"], type_from_spec(c["type"]), c["nullable"])
                 for c in document["columns"]
             ),
-            files=tuple(
-                DataFile(f["name"], f["rows"], f["bytes"], layouts[f["layout"]])
-                for f in document["files"]
-            ),
+            files=_listed(document["files"], layouts),
             primary_key=tuple(document["primary_key"]),
             run=document["run"],
             counts=Counts(**document["counts"]),
             fences=document["fences"],
             batches=tuple(document["batches"]),
-            watermark=document["watermark"],
+            watermarks=document.get("watermarks", {}),
+            side=_listed(document.get("side", []), layouts),
             number=number,
         )
+
+
+def _files(files: tuple[DataFile, ...], layouts: list[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": f.name,
+            "rows": f.rows,
+            "bytes": f.bytes,
+            "layout": layouts.index(_frozen(f.layout)),
+        }
+        for f in files
+    ]
+
+
+def _listed(entries: list[dict[str, Any]], layouts: list[Layout]) -> tuple[DataFile, ...]:
+    return tuple(DataFile(f["name"], f["rows"], f["bytes"], layouts[f["layout"]]) for f in entries)
 
 
 def _frozen(layout: Layout) -> str:
@@ -163,6 +175,7 @@ class ManifestLog:
         self.table_folder = table_folder
         self.folder = table_folder / FOLDER
         self.stage_root = self.folder / "stage"
+        self.side = self.folder / "side"
 
     def numbers(self) -> list[int]:
         """The numbers of all manifests, newest first."""
@@ -199,6 +212,60 @@ class ManifestLog:
                 return manifest
         return None
 
+    def fence_off(self, run_id: str) -> Manifest | None:
+        """Let a run that was declared dead never commit; its manifest if it has done so by now.
+
+        A manifest is linked from the run's stage. Renaming the stage is one step, so either the
+        link came before it and is found, or it never comes.
+        """
+        taken = self.stage_root / f"{run_id}-{uuid4().hex}"
+        with contextlib.suppress(FileNotFoundError):
+            (self.stage_root / run_id).rename(taken)
+        manifest = self.of_run(run_id)
+        if manifest is None:
+            self.settle(taken)
+            shutil.rmtree(taken, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self.stage_root.rmdir()
+        return manifest
+
+    def settle(self, stage: Path) -> None:
+        """Delete what a run that is over moved or replaced, unless the table needs it."""
+        try:
+            names = json.loads((stage / TOUCHED).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        newest = self.newest()
+        live = {f.name for f in (*newest.files, *newest.side)} if newest else set()
+        for name in names["added"] if newest is None else (*names["added"], *names["replaced"]):
+            if name not in live:
+                (self.table_folder / name).unlink(missing_ok=True)
+
+    def set_watermark(self, pipeline: str, column: str, value: str | None) -> None:
+        """Commit another watermark over the same files; None forgets it."""
+        newest = self.newest()
+        if newest is None:
+            return
+        held = {name: dict(values) for name, values in newest.watermarks.items()}
+        values = held.setdefault(pipeline, {})
+        values.pop(column, None)
+        if value is not None:
+            values[column] = value
+        self._amend(newest, watermarks=held)
+
+    def _amend(self, newest: Manifest, **changes: Any) -> None:
+        """A manifest of the same files with something else said about them."""
+        amended = dataclasses.replace(
+            newest, run={}, counts=Counts(), number=newest.number + 1, **changes
+        )
+        scratch = self.folder / f"amended-{uuid4().hex}.tmp"
+        if not self.create(amended, scratch=scratch):
+            raise Transient(
+                f"table {self.table_folder} was loaded at the same moment",
+                connection=self.table_folder.name,
+                fix="run it again",
+            )
+
     def in_flight(self) -> set[str]:
         """Names of files that runs have moved here but not committed; they are nobody's rows."""
         names: set[str] = set()
@@ -223,7 +290,8 @@ class ManifestLog:
         except FileExistsError:
             return False
         finally:
-            scratch.unlink()
+            # The stage may have been taken away right after the link.
+            scratch.unlink(missing_ok=True)
         sync_folder(self.folder)
         return True
 

@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from ematix_flow import types as t
 from ematix_flow.backends.base import (
+    Alteration,
     Capabilities,
     FoundColumn,
     FoundTable,
@@ -26,7 +27,9 @@ from ematix_flow.backends.base import (
 from ematix_flow.backends.bookkeeping import SCHEMA
 from ematix_flow.backends.postgres_copy import CopyTask, copied_value
 from ematix_flow.backends.postgres_errors import translate
-from ematix_flow.backends.sql import Session, SqlBackend, SqlLanding
+from ematix_flow.backends.sql import Session, SqlBackend
+from ematix_flow.backends.sql_landing import SqlLanding
+from ematix_flow.change import Revise
 from ematix_flow.connections import PostgresConnection
 from ematix_flow.errors import EmatixError, Unsupported
 from ematix_flow.model import Table, TableName
@@ -91,9 +94,10 @@ class Postgres(SqlBackend):
     default_schema: ClassVar[str | None] = "public"
     jars = ("postgres",)
     capabilities = Capabilities(
-        verbs=frozenset({"insert", "replace"}),
+        verbs=frozenset({"insert", "replace", "rewrite", "revise"}),
         same_database=True,
         constraints=True,
+        alterations=frozenset({"rename", "drop", "retype", "relax", "add", "require"}),
         nul_in_text=False,
     )
 
@@ -202,6 +206,42 @@ class Postgres(SqlBackend):
         shown = exp.DPipe(this=exp.cast(value, text), expression=exp.convert(f" {why}"))
         return exp.cast(exp.paren(shown), exp.DataType.build("numeric", dialect=self.dialect))
 
+    def comparable(self, value: exp.Expression, column_type: t.ColumnType) -> exp.Expression:
+        """Text by its bytes, whatever the database's language; ``json`` has no equality itself."""
+        if isinstance(column_type, t.JSON):
+            text = exp.DataType.build("text", dialect=self.dialect)
+            return exp.cast(value, text)
+        if isinstance(column_type, t.Text | t.String):
+            return exp.Collate(this=value, expression=exp.to_identifier("C", quoted=True))
+        return value
+
+    def alteration(self, table: str, alteration: Alteration) -> list[str]:
+        """A retype that refuses by itself: rows may come in after the check and before its lock."""
+        was, new = alteration.was, alteration.type
+        if alteration.act != "retype" or not alteration.risky or was is None or new is None:
+            return super().alteration(table, alteration)
+        column, stored = quoted(alteration.column, self.dialect), self.stored_type(new)
+        change = f"ALTER TABLE {table} ALTER COLUMN {column} SET DATA TYPE {stored}"
+        if isinstance(new, t.String):
+            # Assigned, a longer text is an error; cast, it would be cut.
+            return [change]
+        value = f"CAST({column} AS {stored})"
+        unfit = self.unfit(column, was, new)
+        if unfit is not None:
+            refused = f"CAST(CAST({column} AS text) || ' does not fit' AS {stored})"
+            value = f"CASE WHEN {unfit} THEN {refused} ELSE {value} END"
+        return [f"{change} USING {value}"]
+
+    def unfit(self, column: str, was: t.ColumnType, new: t.ColumnType) -> str | None:
+        """A cast to varchar(n) cuts; what text cannot be read as, the server says itself."""
+        if isinstance(new, t.String):
+            return f"length(CAST({column} AS text)) > {new.length}"
+        if isinstance(new, t.Text) or isinstance(was, t.Text | t.String | t.JSON | t.JSONB):
+            return None
+        if isinstance(was, t.AnyNumeric):
+            return f"CAST({column} AS {self.stored_type(new)}) <> {column}"
+        return super().unfit(column, was, new)
+
     def constant(self, value: str, column_type: t.ColumnType) -> str:
         """A typed literal."""
         return f"CAST({exp.Literal.string(value).sql()} AS {self.stored_type(column_type)})"
@@ -225,7 +265,8 @@ class Postgres(SqlBackend):
         where = "n.nspname = %s AND c.relname = %s"
         key = (name.schema or self.default_schema, name.name)
         found = session.rows(
-            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull "
+            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull, "
+            "a.atthasdef OR a.attidentity <> '' "
             "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
             "JOIN pg_namespace n ON n.oid = c.relnamespace "
             f"WHERE {where} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
@@ -242,7 +283,7 @@ class Postgres(SqlBackend):
             key,
         )
         return FoundTable(
-            tuple(FoundColumn(n, found_type(d), d, null) for n, d, null in found),
+            tuple(FoundColumn(n, found_type(d), d, null, default) for n, d, null, default in found),
             tuple(n for (n,) in keys),
         )
 
@@ -349,10 +390,12 @@ class PostgresLanding(SqlLanding):
         # Numbered, because mapInArrow cannot take a name with a dot in it.
         texts = [
             f"{copied_value(quote(c.name), c.type)} AS c{i}"
-            for i, c in enumerate(load.table.columns)
+            for i, c in enumerate(load.incoming)
         ]
         copied = rows.selectExpr(*texts).mapInArrow(task, "rows BIGINT, bytes BIGINT")
         done = copied.selectExpr("sum(rows)", "sum(bytes)").first()
+        # The planner must know how many rows wait, to join few of them by the target's index.
+        self.session.run(f"ANALYZE {self._stage}")
         load.announce("staged")
         count, size = (done[0] or 0, done[1] or 0) if done else (0, 0)
         return Staged(count, size, self._stage)
@@ -366,7 +409,7 @@ class PostgresLanding(SqlLanding):
             self.session.run(f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA, 'postgres')}")
             columns = ", ".join(
                 f"{quoted(c.name, 'postgres')} {_staged_type(self.backend, c.type)}"
-                for c in self.load.table.columns
+                for c in self.load.incoming
             )
             self.session.run(f"CREATE UNLOGGED TABLE {self._stage} ({columns})")
             self.session.run(f"CREATE UNLOGGED TABLE {self._parts} (part bigint PRIMARY KEY)")
@@ -374,8 +417,12 @@ class PostgresLanding(SqlLanding):
 
     def define_incoming(self, staged: Staged) -> None:
         """``incoming`` is a view over the staging table."""
-        values = [_unstaged(self.backend, c.name, c.type) for c in self.load.table.columns]
+        values = [_unstaged(self.backend, c.name, c.type) for c in self.load.incoming]
         self.define_view(self.backend.incoming_select(self.load, self._stage, values))
+
+    def changes_known(self, step: Revise) -> None:
+        """Let the planner know how many rows change."""
+        self.session.run(f"ANALYZE {step.changes}")
 
     def remove_stage(self) -> None:
         """Drop the stage, and the schema if only a dry run has made it."""

@@ -10,7 +10,6 @@ import contextlib
 import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,35 +17,50 @@ from sqlglot import exp
 
 from ematix_flow import types as t
 from ematix_flow.backends.base import (
+    Alteration,
     Backend,
     FoundTable,
-    Landing,
     LiveConnection,
     Load,
     SourceQuery,
-    Staged,
+    WatermarkMove,
 )
 from ematix_flow.backends.bookkeeping import Bookkeeping
-from ematix_flow.change import CURRENT, INCOMING, Change, Counts, Insert, Replace, Step
+from ematix_flow.backends.sql_alterations import plain_alteration, unfit_by_round_trip
+from ematix_flow.change import (
+    COMPARABLE,
+    CURRENT,
+    INCOMING,
+    LATER,
+    MISSING,
+    MOMENT,
+    OPERATION,
+    RUN,
+    SIDE,
+    VALUE,
+    Counts,
+    Insert,
+    Replace,
+    Revise,
+    Rewrite,
+    Step,
+)
 from ematix_flow.errors import (
-    BackendError,
-    BadValue,
     EmatixError,
-    Fenced,
-    Transient,
     Unsupported,
 )
-from ematix_flow.model import LOADED_AT_COLUMN, RUN_ID_COLUMN, Column, TableName
+from ematix_flow.model import LOADED_AT_COLUMN, RUN_ID_COLUMN, Column, Table, TableName
 from ematix_flow.sql.assignment import may_round, require_same
 from ematix_flow.sql.identifiers import bare, column_list, quoted, split_name
 from ematix_flow.sql.normalizers import CannotMatch
+from ematix_flow.watermark import canonical_value
 
 if TYPE_CHECKING:
     from ematix_flow.types import ColumnType
 
 logger = logging.getLogger(__name__)
 
-ADDED_COLUMNS = (RUN_ID_COLUMN, LOADED_AT_COLUMN)
+_RELATIONS = (INCOMING, CURRENT, SIDE)
 
 
 class Session:
@@ -197,6 +211,22 @@ class SqlBackend(Backend):
         """A user's query as something to select from."""
         return f"(\n{bare(query.sql, self.dialect)}\n) AS {quoted('source_query', self.dialect)}"
 
+    def at_least(
+        self, query: SourceQuery, column: str, kind: ColumnType, start: str, end: str | None = None
+    ) -> SourceQuery:
+        """The query inside another that compares as this system does."""
+        name = quoted(column, self.dialect)
+        rows = f"SELECT * FROM {self.subquery(query)}"
+        inside = self.within(column, kind, start, end)
+        return SourceQuery(f"{rows} WHERE {inside} OR {name} IS NULL")
+
+    def within(self, column: str, kind: ColumnType, start: str, end: str | None) -> str:
+        """Whether a column's value is in a range; NULL is in none."""
+        reference = exp.column(exp.to_identifier(column, quoted=True))
+        value = self.comparable(reference, kind).sql(dialect=self.dialect)
+        lower = f"{value} >= {self.constant(start, kind)}"
+        return f"({lower} AND {value} < {self.constant(end, kind)})" if end else lower
+
     def assign(
         self, value: exp.Expression, source: ColumnType, target: ColumnType
     ) -> exp.Expression:
@@ -249,42 +279,123 @@ class SqlBackend(Backend):
         return [f"CREATE SCHEMA IF NOT EXISTS {quoted(schema, self.dialect)}"] if schema else []
 
     def ddl(self, load: Load) -> list[str]:
-        """Schema and table from the declaration; nothing where the table exists."""
-        if not load.creates:
+        """Schema and table from the declaration; what alters a table that exists."""
+        if load.creates:
+            return self.create_table(load.table, load.columns)
+        return self.alter(load)
+
+    def alter(self, load: Load) -> list[str]:
+        """The statements that make the load's alterations."""
+        if not load.alterations:
             return []
-        declared = {c.name: c for c in load.table.columns}
+        with self.session(read_only=True) as session:
+            return self.alter_in(session, load)
+
+    def alter_in(self, session: Session, load: Load) -> list[str]:
+        """The same, told from what this session sees."""
+        made: list[str] = []
+        for alteration in load.alterations:
+            table = self.relation(alteration.relation, load).sql(dialect=self.dialect)
+            made += self.alteration(table, alteration)
+        return made
+
+    def alteration(self, table: str, alteration: Alteration) -> list[str]:
+        """One alteration in this dialect."""
+        return plain_alteration(self, table, alteration)
+
+    def unfit(self, column: str, was: ColumnType, new: ColumnType) -> str | None:
+        """A condition that is true for stored values which a column's new type could not keep.
+
+        None where the database refuses them itself.
+        """
+        return unfit_by_round_trip(self, column, was, new)
+
+    def create_table(
+        self, table: Table, columns: Sequence[tuple[str, ColumnType]], *, unless_there: bool = False
+    ) -> list[str]:
+        """The statements that create a table with its keys."""
+        declared = {c.name: c for c in table.columns}
         lines = [
-            self._column_ddl(name, column_type, declared.get(name))
-            for name, column_type in load.columns
+            self._column_ddl(name, column_type, declared.get(name)) for name, column_type in columns
         ]
-        if load.table.primary_key:
-            lines.append(f"PRIMARY KEY ({column_list(load.table.primary_key, self.dialect)})")
-        lines += [
-            f"UNIQUE ({column_list(group, self.dialect)})" for group in load.table.unique_groups
-        ]
+        if table.primary_key:
+            lines.append(f"PRIMARY KEY ({column_list(table.primary_key, self.dialect)})")
+        lines += [f"UNIQUE ({column_list(group, self.dialect)})" for group in table.unique_groups]
         body = ",\n  ".join(lines)
-        create = f"CREATE TABLE {self.locate(load.name)} (\n  {body}\n)"
-        return [*self.create_schema(load.name), create]
+        guard = "IF NOT EXISTS " if unless_there else ""
+        create = f"CREATE TABLE {guard}{self.locate(table.name)} (\n  {body}\n)"
+        return [*self.create_schema(table.name), create]
 
     def _column_ddl(self, name: str, column_type: ColumnType, column: Column | None) -> str:
         nullable = column.nullable if column else False
         constraint = "" if nullable else " NOT NULL"
         return f"{quoted(name, self.dialect)} {self.stored_type(column_type)}{constraint}"
 
-    def render(self, query: exp.Expression, load: Load) -> str:
-        """A step's query with ``current`` in its place; ``incoming`` is a relation of that name."""
+    def render(self, query: exp.Expr, load: Load) -> str:
+        """A mode's query in this dialect, with the load's relations and constants in place."""
 
         def place(node: exp.Expression) -> exp.Expression:
-            if isinstance(node, exp.Table) and node.name == CURRENT and not node.db:
-                return self.table(load.name)
-            if isinstance(node, exp.Table) and node.name == INCOMING and not node.db:
-                return exp.table_(exp.to_identifier(INCOMING, quoted=True))
+            if isinstance(node, exp.Table) and node.name in _RELATIONS and not node.db:
+                placed = self.relation(node.name, load)
+                placed.set("alias", node.args.get("alias"))
+                return placed
+            if isinstance(node, exp.Anonymous) and str(node.this).startswith("EMATIX_"):
+                return self.stand_in(node, load)
             return node
 
         return query.transform(place).sql(dialect=self.dialect)
 
+    def relation(self, name: str, load: Load) -> exp.Table:
+        """Where a relation of the load is."""
+        if name == CURRENT:
+            return self.table(load.name)
+        if name == SIDE and load.side is not None:
+            return self.table(load.side.name)
+        return exp.table_(exp.to_identifier(name, quoted=True))
+
+    def stand_in(self, node: exp.Anonymous, load: Load) -> exp.Expression:
+        """What a mode leaves to the product: typed constants, and how values are compared."""
+        given = node.expressions
+        kinds = {MOMENT: LOADED_AT_COLUMN, RUN: RUN_ID_COLUMN}
+        if node.name in kinds:
+            column = kinds[node.name]
+            return _raw(self.constant(self.stamps(load)[column], load.type_of(column)))
+        if node.name == MISSING:
+            stored = self.castable_type(load.type_of(given[0].name))
+            return _raw(f"CAST(NULL AS {stored})")
+        if node.name == VALUE:
+            return _raw(self.constant(given[0].name, load.type_of(given[1].name)))
+        if node.name == LATER:
+            return self.later(given[0], float(given[1].name))
+        if node.name == COMPARABLE:
+            return self.comparable(given[0], load.type_of(given[1].name))
+        raise Unsupported(f"{self.kind} does not know {node.name}")
+
+    def castable_type(self, column_type: ColumnType) -> str:
+        """A type as this dialect's CAST spells it."""
+        return self.stored_type(column_type)
+
+    def later(self, instant: exp.Expression, seconds: float) -> exp.Expression:
+        """A stored instant so many seconds later."""
+        whole = round(seconds * 1_000_000)
+        text = f"{instant.sql(dialect=self.dialect)} + INTERVAL '{whole} microseconds'"
+        return _raw(f"({text})")
+
+    def comparable(self, value: exp.Expression, column_type: ColumnType) -> exp.Expression:
+        """A stored value in the form in which equality and order are exact."""
+        return value
+
+    def stamps(self, load: Load) -> dict[str, str]:
+        """The values of the columns this system adds, as canonical text."""
+        return {
+            RUN_ID_COLUMN: load.run.run_id,
+            LOADED_AT_COLUMN: load.run.loaded_at.strftime("%Y-%m-%d %H:%M:%S.%f+00:00"),
+        }
+
     def statements(self, step: Step, load: Load) -> list[tuple[str, str]]:
-        """A step as SQL, each statement with the count it adds to."""
+        """A step as SQL, each statement with the count or the act that its rows stand for."""
+        if isinstance(step, Revise):
+            return self.revision(step, load)
         target = self.locate(load.name)
         columns = column_list(load.column_names, self.dialect)
         insert = f"INSERT INTO {target} ({columns}) {self.render(step.rows, load)}"
@@ -294,26 +405,74 @@ class SqlBackend(Backend):
             case Replace():
                 # DELETE, not TRUNCATE: readers keep their snapshot and never see it empty.
                 return [("deleted", f"DELETE FROM {target}"), ("inserted", insert)]
+            case Rewrite():
+                where = self.render(step.where, load)
+                return [("deleted", f"DELETE FROM {target} WHERE {where}"), ("inserted", insert)]
+
+    def revision(self, step: Revise, load: Load) -> list[tuple[str, str]]:
+        """The statements that apply a change set, each with its act."""
+        target = self.relation(step.relation, load).sql(dialect=self.dialect)
+        columns = [name for name, _ in load.columns_of(step.relation)]
+        made = []
+        if deletes := step.operations("delete"):
+            made.append(("delete", self.delete_rows(target, step, deletes)))
+        if updates := step.operations("update"):
+            made.append(("update", self.update_rows(target, step, updates, columns)))
+        if inserts := step.operations("insert"):
+            listed = column_list(columns, self.dialect)
+            rows = f"SELECT {listed} FROM {step.changes} WHERE {_among(inserts)}"
+            made.append(("insert", f"INSERT INTO {target} ({listed}) {rows}"))
+        return made
+
+    def delete_rows(self, target: str, step: Revise, operations: Sequence[str]) -> str:
+        """Delete the rows that a change set names."""
+        matched = self.matched(target, step)
+        rows = f"SELECT 1 FROM {step.changes} AS x WHERE {_among(operations, 'x.')} AND {matched}"
+        return f"DELETE FROM {target} WHERE EXISTS ({rows})"
+
+    def update_rows(
+        self, target: str, step: Revise, operations: Sequence[str], columns: Sequence[str]
+    ) -> str:
+        """Set the other columns of the rows that a change set names."""
+        sets = ", ".join(
+            f"{quoted(c, self.dialect)} = x.{quoted(c, self.dialect)}"
+            for c in columns
+            if c not in step.identity
+        )
+        return (
+            f"UPDATE {target} SET {sets} FROM {step.changes} AS x "
+            f"WHERE {_among(operations, 'x.')} AND {self.matched(target, step)}"
+        )
+
+    def matched(self, target: str, step: Revise) -> str:
+        """Whether a row of the target and one of the change set are the same."""
+        pairs = (
+            f"{target}.{quoted(c, self.dialect)} = x.{quoted(c, self.dialect)}"
+            for c in step.identity
+        )
+        return " AND ".join(pairs)
 
     def steps_sql(self, load: Load, incoming: str) -> list[str]:
         """The change as it will run."""
-        made = [sql for step in load.change.steps for _, sql in self.statements(step, load)]
-        return [f"-- {INCOMING} is {incoming}", *made]
+        made = [f"-- {INCOMING} is {incoming}"]
+        for name, query in load.change.derived.items():
+            made.append(f"CREATE TEMPORARY TABLE {name} AS {self.render(query, load)}")
+        for revision in load.change.revisions:
+            rows = self.render(revision.rows, load)
+            made.append(f"CREATE TEMPORARY TABLE {revision.changes} AS {rows}")
+        for step in load.change.steps:
+            made += [sql for _, sql in self.statements(step, load)]
+        return made
 
     def incoming_select(self, load: Load, rows: str, values: Sequence[str]) -> str:
         """``incoming`` as a query: staged values plus the columns this system adds."""
-        added = {
-            RUN_ID_COLUMN: load.run.run_id,
-            LOADED_AT_COLUMN: load.run.loaded_at.strftime("%Y-%m-%d %H:%M:%S.%f+00:00"),
-        }
         items = [
             f"{value} AS {quoted(name, self.dialect)}"
-            for name, value in zip(load.table.column_names, values, strict=True)
+            for name, value in zip(load.incoming_names, values, strict=True)
         ]
         items += [
-            f"{self.constant(added[name], column_type)} AS {quoted(name, self.dialect)}"
-            for name, column_type in load.columns
-            if name in added
+            f"{self.constant(value, load.type_of(name))} AS {quoted(name, self.dialect)}"
+            for name, value in self.stamps(load).items()
         ]
         return f"SELECT {', '.join(items)} FROM {rows}"
 
@@ -322,141 +481,64 @@ class SqlBackend(Backend):
         with self.session(read_only=True) as session:
             return Bookkeeping(session).find_run(run_id, str(name))
 
+    def settle(
+        self, run_id: str, pipeline: str, name: TableName, prefix: str | None = None
+    ) -> Counts | None:
+        """Look a dead run up; if it never committed, take its epoch so that it never will."""
+        with self.session() as session:
+            books = Bookkeeping(session)
+            books.ensure()
+            with self.commit_lock(session, creates=False), session.transaction():
+                counts = books.find_run(run_id, str(name))
+                if counts is None:
+                    books.fence_off(pipeline, str(name), run_id)
+                return counts
 
-@dataclass(frozen=True)
-class QueryStage:
-    """Incoming rows that are a query of the target's own database."""
+    def watermarks(
+        self, pipeline: str, name: TableName, prefix: str | None = None
+    ) -> dict[str, str]:
+        """The watermarks that commits have left in the target."""
+        with self.session(read_only=True) as session:
+            return Bookkeeping(session).watermarks(pipeline, str(name))
 
-    select: str
+    def set_watermark(
+        self,
+        pipeline: str,
+        name: TableName,
+        column: str,
+        value: str | None,
+        prefix: str | None = None,
+    ) -> None:
+        """Write or forget a watermark."""
+        with self.session() as session:
+            books = Bookkeeping(session)
+            books.ensure()
+            with self.commit_lock(session, creates=False), session.transaction():
+                books.move_watermark(pipeline, str(name), column, value)
+
+    def applied(
+        self, batches: Sequence[str], name: TableName, prefix: str | None = None
+    ) -> set[str]:
+        """Which batches the target's bookkeeping lists."""
+        with self.session(read_only=True) as session:
+            return Bookkeeping(session).applied(batches, str(name))
+
+    def greatest(self, session: Session, load: Load, move: WatermarkMove) -> str | None:
+        """The greatest incoming value of the watermark column, as canonical text."""
+        column = exp.column(exp.to_identifier(move.column, quoted=True))
+        value = exp.Max(this=self.comparable(column, move.kind))
+        query = exp.select(value).from_(self.relation(INCOMING, load))
+        return canonical_value(session.one(query.sql(dialect=self.dialect)), move.kind)
 
 
-class SqlLanding(Landing):
-    """The commit shared by all SQL databases; a product adds its stage."""
+def _raw(text: str) -> exp.Expression:
+    """Text that is already in the product's dialect, as a piece of a query."""
+    return exp.Var(this=text)
 
-    def __init__(self, backend: SqlBackend, load: Load) -> None:
-        self.backend = backend
-        self.load = load
-        self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> SqlLanding:
-        with contextlib.ExitStack() as stack:
-            self.session = stack.enter_context(self.backend.session())
-            self.books = Bookkeeping(self.session)
-            self.sweep()
-            self.epoch = self.books.epoch(self.load.run.pipeline, str(self.load.name))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        try:
-            self.remove_stage()
-        except EmatixError as error:
-            # The run has ended, well or not; this must not hide how. The next one sweeps.
-            logger.warning("the stage of run %s is still there: %s", self.load.run.run_id, error)
-        finally:
-            self._stack.close()
-
-    @abstractmethod
-    def sweep(self) -> None:
-        """Remove what runs that died before their commit have left."""
-
-    @abstractmethod
-    def remove_stage(self) -> None:
-        """Remove this run's stage."""
-
-    @abstractmethod
-    def define_incoming(self, staged: Staged) -> None:
-        """Make ``incoming`` a relation of this session, inside the transaction."""
-
-    def stage_query(self, select: str) -> Staged:
-        """The incoming rows are a query of this database; nothing moves before the commit."""
-        return Staged(rows=-1, bytes=0, handle=QueryStage(select))
-
-    def query_incoming(self, select: str) -> None:
-        """``incoming`` as a view of a query of this database."""
-        rows = f"({select}) AS {quoted('assigned', self.backend.dialect)}"
-        values = [quoted(name, self.backend.dialect) for name in self.load.table.column_names]
-        self.define_view(self.backend.incoming_select(self.load, rows, values))
-
-    def define_view(self, select: str) -> None:
-        """``incoming`` as a view that lives as long as this session."""
-        name = quoted(INCOMING, self.backend.dialect)
-        self.session.run(f"CREATE TEMPORARY VIEW {name} AS {select}")
-
-    def commit(self, staged: Staged, *, keep: bool) -> Counts:
-        """Everything in one transaction."""
-        self.load.announce("committing")
-        with self.backend.commit_lock(self.session, creates=self.load.creates or not keep):
-            try:
-                if keep:
-                    self.books.ensure()
-                counts = self._apply(staged, keep=keep)
-            except (BackendError, BadValue) as error:
-                self._explain_race(error)
-                if isinstance(error, BadValue):
-                    error.what = f"table {self.load.name}: {error.what}"
-                raise
-        if keep:
-            self.load.announce("committed")
-        return counts
-
-    def _apply(self, staged: Staged, *, keep: bool) -> Counts:
-        load, session = self.load, self.session
-        with session.transaction(keep=keep):
-            if not keep:
-                self.books.create_missing()
-            self._take_fence()
-            for statement in self.backend.ddl(load):
-                session.run(statement)
-            if isinstance(staged.handle, QueryStage):
-                self.query_incoming(staged.handle.select)
-            else:
-                self.define_incoming(staged)
-            self._check(load.change)
-            done: dict[str, int] = {}
-            for step in load.change.steps:
-                for count, sql in self.backend.statements(step, load):
-                    done[count] = done.get(count, 0) + session.run(sql)
-                load.announce(f"applied {step.verb}")
-            read = staged.rows if staged.rows >= 0 else done.get("inserted", 0)
-            counts = Counts(read=read, **done)
-            self.books.record_run(load.run, str(load.name), counts)
-        return counts
-
-    def _take_fence(self) -> None:
-        if not self.books.advance(self.load.run, str(self.load.name), self.epoch):
-            raise self._fenced()
-
-    def _fenced(self) -> Fenced:
-        return Fenced(
-            f"another run of pipeline {self.load.run.pipeline!r} committed to {self.load.name} "
-            "after this one had started; this run changed nothing",
-            fix="run it again if its rows are still needed",
-        )
-
-    def _explain_race(self, error: EmatixError) -> None:
-        """Every product reports a lost race in its own words; what is there now tells which."""
-        load = self.load
-        try:
-            if self.books.find_run(load.run.run_id, str(load.name)) is not None:
-                return
-            fenced = self.books.epoch(load.run.pipeline, str(load.name)) != self.epoch
-            created = load.creates and self.backend.inspect_in(self.session, load.name) is not None
-        except EmatixError:
-            return
-        if fenced:
-            raise self._fenced() from error
-        if created:
-            raise Transient(
-                f"table {load.name} was created by somebody else while this run was under way",
-                connection=self.backend.name,
-                fix="run it again",
-            ) from error
-
-    def _check(self, change: Change) -> None:
-        for assertion in change.assertions:
-            if self.session.one(self.backend.render(assertion.violations, self.load)):
-                raise assertion.error
+def _among(operations: Sequence[str], of: str = "") -> str:
+    listed = ", ".join(f"'{name}'" for name in operations)
+    return f"{of}{OPERATION} IN ({listed})"
 
 
 class SqlConnection(LiveConnection):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -27,6 +29,14 @@ from ematix_flow.backends.base import (
 from ematix_flow.backends.embedded import EmbeddedBackend, EmbeddedLanding, stage_root
 from ematix_flow.backends.spool import spool_folder
 from ematix_flow.backends.sql import Session
+from ematix_flow.backends.sqlite_alterations import (
+    alterations_in,
+    conversion,
+    converted,
+    exact_type,
+    fits,
+)
+from ematix_flow.change import Revise
 from ematix_flow.errors import BadValue, EmatixError, Permanent, Transient
 from ematix_flow.model import Column, TableName
 from ematix_flow.redaction import redact_text
@@ -99,9 +109,10 @@ class SQLite(EmbeddedBackend):
     dialect = "sqlite"
     default_schema: ClassVar[str | None] = None
     capabilities = Capabilities(
-        verbs=frozenset({"insert", "replace"}),
+        verbs=frozenset({"insert", "replace", "rewrite", "revise"}),
         same_database=True,
         constraints=True,
+        alterations=frozenset({"rename", "drop", "retype", "relax", "add", "require"}),
         nan_in_floats=False,
     )
 
@@ -111,6 +122,11 @@ class SQLite(EmbeddedBackend):
 
         raw = sqlite3.connect(file or ":memory:", timeout=_BUSY_SECONDS, isolation_level=None)
         raw.execute("PRAGMA foreign_keys = ON")
+        raw.create_function("ematix_sha256", 1, _sha256, deterministic=True)
+        raw.create_function("ematix_later", 2, _later, deterministic=True)
+        raw.create_collation("ematix_number", _compare_numbers)
+        raw.create_function("ematix_fits", 3, fits, deterministic=True)
+        raw.create_function("ematix_converted", 3, converted, deterministic=True)
         return raw
 
     def begin(self, raw: Any) -> None:
@@ -216,8 +232,24 @@ class SQLite(EmbeddedBackend):
         return exp.Case().when(exp.or_(fits, missing), value).else_(refusal)
 
     def constant(self, value: str, column_type: t.ColumnType) -> str:
-        """Plain text; it is how these types are kept."""
+        """Plain text for the types that are kept as text, a number for the others."""
+        if column_type.kind in ("small_int", "integer", "big_int"):
+            return str(int(value))
         return exp.Literal.string(value).sql()
+
+    def castable_type(self, column_type: t.ColumnType) -> str:
+        """NULL has no type here."""
+        return "TEXT"
+
+    def later(self, instant: exp.Expression, seconds: float) -> exp.Expression:
+        """Instants are text here, so that the sum is this program's own function."""
+        return exp.Anonymous(this="ematix_later", expressions=[instant, exp.convert(seconds)])
+
+    def comparable(self, value: exp.Expression, column_type: t.ColumnType) -> exp.Expression:
+        """Decimals are text here; they compare as numbers."""
+        if isinstance(column_type, t.Numeric):
+            return exp.Collate(this=value, expression=exp.Var(this="ematix_number"))
+        return value
 
     def instant(self, moment: datetime) -> Any:
         """Canonical text."""
@@ -231,9 +263,24 @@ class SQLite(EmbeddedBackend):
             return None
         keys = sorted((row[5], row[1]) for row in found if row[5])
         return FoundTable(
-            tuple(FoundColumn(row[1], found_type(row[2]), row[2], not row[3]) for row in found),
+            tuple(
+                FoundColumn(row[1], found_type(row[2]), row[2], not row[3], row[4] is not None)
+                for row in found
+            ),
             tuple(name for _, name in keys),
         )
+
+    def exact_type(self, column: FoundColumn) -> t.ColumnType | None:
+        """What this system means by a declared type, where it means more than SQLite does."""
+        return exact_type(column.declared, column.type)
+
+    def unfit(self, column: str, was: t.ColumnType, new: t.ColumnType) -> str | None:
+        """This program's own function decides."""
+        return f"NOT {conversion('ematix_fits', column, was, new)}"
+
+    def alter_in(self, session: Session, load: Load) -> list[str]:
+        """Columns are added, renamed and dropped in place, and changed by a table made anew."""
+        return alterations_in(self, session, load)
 
     def describe(self, query: SourceQuery) -> tuple[SourceColumn, ...]:
         """The declared types of the query's columns; an expression without one is text."""
@@ -276,18 +323,26 @@ class SQLite(EmbeddedBackend):
         return SQLiteLanding(self, load, stage_root(self.file))
 
 
+    def delete_rows(self, target: str, step: Revise, operations: Sequence[str]) -> str:
+        """By row id, so that the target's index is used and not the change set scanned."""
+        rows = f"SELECT {target}.rowid FROM {step.changes} AS x JOIN {target} ON "
+        named = ", ".join(f"'{name}'" for name in operations)
+        found = f"{rows}{self.matched(target, step)} WHERE x._op IN ({named})"
+        return f"DELETE FROM {target} WHERE rowid IN ({found})"
+
+
 class SQLiteLanding(EmbeddedLanding):
     """Inserts the staged Parquet through a temporary table, in the commit's transaction."""
 
     def staged_columns(self) -> list[str]:
         """Each column in the form SQLite stores."""
-        return [f"{_encoded(c)} AS {quote(c.name)}" for c in self.load.table.columns]
+        return [f"{_encoded(c)} AS {quote(c.name)}" for c in self.load.incoming]
 
     def define_incoming(self, staged: Staged) -> None:
         """A temporary table with the staged rows, and ``incoming`` as a view of it."""
         import pyarrow.parquet as pq
 
-        names = self.load.table.column_names
+        names = self.load.incoming_names
         columns = column_list(names, "sqlite")
         self.session.run(f"CREATE TEMPORARY TABLE staged_rows ({columns})")
         marks = ", ".join("?" * len(names))
@@ -297,8 +352,27 @@ class SQLiteLanding(EmbeddedLanding):
                 for batch in pq.ParquetFile(file).iter_batches(_BATCH):
                     rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
                     self.session.raw.executemany(insert, rows)
+        if self.load.key:
+            keys = column_list(self.load.key, "sqlite")
+            self.session.run(f"CREATE INDEX staged_keys ON staged_rows ({keys})")
         values = [quoted(name, "sqlite") for name in names]
         self.define_view(self.backend.incoming_select(self.load, "staged_rows", values))
+
+
+def _sha256(text: str | None) -> str | None:
+    return None if text is None else sha256(text.encode()).hexdigest()
+
+
+def _later(instant: str | None, seconds: float) -> str | None:
+    if instant is None:
+        return None
+    moved = datetime.fromisoformat(instant) + timedelta(seconds=seconds)
+    return moved.strftime("%Y-%m-%d %H:%M:%S.%f+00:00")
+
+
+def _compare_numbers(left: str, right: str) -> int:
+    a, b = Decimal(left), Decimal(right)
+    return (a > b) - (a < b)
 
 
 def _about_rows(text: str) -> str:

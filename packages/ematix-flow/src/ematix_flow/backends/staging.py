@@ -34,6 +34,15 @@ class StageFolder:
         self.path = root / run_id
         self._lock = _create_locked(self.path)
 
+    def is_ours(self) -> bool:
+        """Whether the folder is still there: whoever gives a run up for dead takes it away."""
+        try:
+            return self._lock is not None and os.path.samestat(
+                os.fstat(self._lock), os.stat(self.path / LOCK_FILE)
+            )
+        except FileNotFoundError:
+            return False
+
     def remove(self) -> None:
         """Delete the folder and give the lock back. Doing so twice is fine."""
         if self._lock is None:

@@ -66,15 +66,18 @@ def _ask(
     from ematix_flow.run.preview import preview_of, preview_pipeline
 
     spec = load(modules).pipeline(name).spec
-    document: dict[str, object] = {}
+    shown: list[Preview] = []
 
     def show(plan: Preview) -> None:
-        document.update(plan.to_dict())
+        shown.append(plan)
         if output == "text":
-            _show(plan)
+            _show(plan, first=len(shown) == 1)
 
+    counted: RunResult | None = None
     if run_log is None:
-        show(preview_pipeline(spec))
+        found = preview_pipeline(spec)
+        for plan in (found, *found.also):
+            show(plan)
     else:
         # One dry run shows its plan and then counts, so that the function is called once.
         counted = run_pipeline(
@@ -85,22 +88,30 @@ def _ask(
             progress=sys.stderr.isatty(),
             on_plan=lambda plan: show(preview_of(plan)),
         )
+    document = shown[0].to_dict() | {"also": [plan.to_dict() for plan in shown[1:]]}
+    if counted is not None:
         document["counts"] = counted.to_dict()
-        if output == "text":
-            _show_counts(counted)
+    if output == "text":
+        _show_rest(shown[0], counted)
     if output == "json":
         say_json(document)
     return 0
 
 
-def _show(plan: Preview) -> None:
-    say(f"pipeline  {plan.pipeline}")
-    say(f"schedule  {plan.schedule or 'none'}")
-    say(f"mode      {plan.mode}")
-    say(f"source    {plan.source_connection} {_info(plan.source_info)}".rstrip())
+def _show(plan: Preview, *, first: bool) -> None:
+    if first:
+        say(f"pipeline  {plan.pipeline}")
+        say(f"schedule  {plan.schedule or 'none'}")
+        say(f"source    {plan.source_connection} {_info(plan.source_info)}".rstrip())
+    else:
+        say()
     say(f"target    {plan.target} in {plan.target_connection} {_info(plan.target_info)}".rstrip())
+    say(f"mode      {plan.mode}")
     say(f"path      {plan.path}: {plan.path_reason}")
     _block("source SQL", [plan.source_sql])
+    if first:
+        _block("transform SQL", [plan.transform_sql] if plan.transform_sql else [])
+        _block("before the load", plan.transforms_pre)
     say("\ncolumns")
     shown = [[f"  {c['name']}", c["type"], c["source_type"], c["expression"]] for c in plan.columns]
     say_table(["  NAME", "TYPE", "SOURCE TYPE", "EXPRESSION"], shown)
@@ -108,6 +119,12 @@ def _show(plan: Preview) -> None:
     _block("steps", plan.steps)
     for note in plan.notes:
         say(f"\nnote: {note}")
+
+
+def _show_rest(plan: Preview, counted: RunResult | None) -> None:
+    _block("after the load (not run now)", plan.transforms_post)
+    if counted is not None:
+        _show_counts(counted)
 
 
 def _info(info: dict[str, object]) -> str:
@@ -124,9 +141,11 @@ def _block(title: str, statements: list[str]) -> None:
 
 def _show_counts(result: RunResult) -> None:
     say("\nchanges of a run now (nothing was written)")
-    counts = result.counts
-    for verb in ("read", "inserted", "updated", "closed", "deleted", "unchanged", "rejected"):
-        say(f"  {verb:<10}{getattr(counts, verb):>12,}")
+    for label, held in result.targets.items():
+        if len(result.targets) > 1:
+            say(f"{label}")
+        for verb in ("read", "inserted", "updated", "closed", "deleted", "unchanged", "rejected"):
+            say(f"  {verb:<10}{getattr(held.counts, verb):>12,}")
 
 
 @click.command(epilog=examples("flow validate", "flow validate load_orders --format json"))

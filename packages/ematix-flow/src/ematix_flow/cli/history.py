@@ -130,7 +130,7 @@ def list_runs(
             [
                 short[r.run_id],
                 r.pipeline,
-                r.target,
+                r.target if r.step == "load" else f"{r.target} ({r.step})",
                 effective_status(r, now),
                 r.started_at,
                 took(r.seconds),

@@ -25,6 +25,7 @@ from ematix_flow.errors import (
     DeclarationError,
     DependencyCycle,
     EmatixError,
+    TargetsFailed,
     UnknownName,
 )
 from ematix_flow.graph import run_order
@@ -33,7 +34,7 @@ from ematix_flow.model import PipelineSpec
 if TYPE_CHECKING:
     from ematix_flow.discovery import Project
     from ematix_flow.run.log import RunLog
-    from ematix_flow.run.result import RunResult
+    from ematix_flow.run.result import RunResult, TargetResult
 
 _MISDECLARED, _CANCELLED = 2, 130
 
@@ -52,10 +53,27 @@ class _Outcome:
             "ran": [result.to_dict() for result in self.ran],
             "failed": [
                 {"pipeline": name, "error": str(error), "error_class": type(error).__name__}
+                | _targets_of(error)
                 for name, error in self.failed.items()
             ],
             "skipped": [{"pipeline": n, "reason": reason} for n, reason in self.skipped.items()],
         }
+
+
+def _targets_of(error: EmatixError) -> dict[str, Any]:
+    if not isinstance(error, TargetsFailed):
+        return {}
+    return {"targets": {name: result.to_dict() for name, result in error.results.items()}}
+
+
+@dataclass(frozen=True)
+class _How:
+    """What all pipelines of one command are run with."""
+
+    parameters: dict[str, str]
+    log: RunLog
+    all_targets: bool
+    show: bool
 
 
 @click.command(
@@ -75,6 +93,11 @@ class _Outcome:
     metavar="KEY=VALUE",
     help="A run parameter. Repeatable.",
 )
+@click.option(
+    "--all-targets",
+    is_flag=True,
+    help="Load every target, also those that the last, failed run has loaded.",
+)
 @module_option
 @run_log_options
 @common_options
@@ -82,6 +105,7 @@ def run(
     *,
     names: tuple[str, ...],
     params: tuple[str, ...],
+    all_targets: bool,
     modules: tuple[str, ...],
     run_log: Callable[[], RunLog],
     output: str,
@@ -99,7 +123,8 @@ def run(
     if not names:
         outcome.skipped |= {name: str(error) for name, error in refused.items()}
     with _terminated_like_interrupted():
-        _run_all(chosen, project, parameters, run_log(), outcome, show=output == "text")
+        how = _How(parameters, run_log(), all_targets=all_targets, show=output == "text")
+        _run_all(chosen, project, how, outcome)
     if output == "json":
         say_json(outcome.to_dict())
     elif len(chosen) > 1:
@@ -171,11 +196,8 @@ def _chosen(
 def _run_all(
     chosen: Sequence[PipelineSpec],
     project: Project,
-    parameters: dict[str, str],
-    log: RunLog,
+    how: _How,
     outcome: _Outcome,
-    *,
-    show: bool,
 ) -> None:
     from ematix_flow.run.batch import run_pipeline
 
@@ -195,9 +217,10 @@ def _run_all(
             result = run_pipeline(
                 spec,
                 trigger="cli",
-                parameters=parameters,
-                run_log=log,
+                parameters=how.parameters,
+                run_log=how.log,
                 progress=sys.stderr.isatty(),
+                all_targets=how.all_targets,
             )
         except EmatixError as error:
             _note_failure(spec.name, error, outcome)
@@ -208,8 +231,8 @@ def _run_all(
             _note_failure(spec.name, unexpected.with_traceback(error.__traceback__), outcome)
         else:
             outcome.ran.append(result)
-            if show:
-                say(_line(result))
+            if how.show:
+                _tell(result)
 
 
 def _note_failure(name: str, error: EmatixError, outcome: _Outcome) -> None:
@@ -232,15 +255,36 @@ def _with_pipeline(name: str, error: EmatixError) -> str:
     return f"{place}pipeline '{name}': {text.removeprefix(place)}"
 
 
-def _line(result: RunResult) -> str:
-    counts = result.counts
+def _tell(result: RunResult) -> None:
+    for target in result.targets.values():
+        say(f"{_line(result, target)}")
+    if len(result.targets) > 1:
+        say(f"{result.pipeline}: {counted(len(result.targets), 'target')} in {_end(result)}")
+    for step in result.post:
+        if step.error is None:
+            say(f"{result.pipeline}, then {step.name}: done in {took(step.seconds)}")
+        else:
+            warn(step.error)
+
+
+def _line(result: RunResult, target: TargetResult) -> str:
+    done = f"{result.pipeline} → {target.target}: "
+    if target.status == "skipped":
+        return done + target.note
+    counts = target.counts
     parts = [f"{counted(counts.read, 'row')} read"]
     for verb in ("inserted", "updated", "closed", "deleted", "unchanged", "rejected"):
         number = getattr(counts, verb)
         if number or verb == "inserted":
             parts.append(f"{number:,} {verb}")
-    done = f"{result.pipeline} → {result.target}: {', '.join(parts)}"
-    return f"{done} in {took(result.seconds)} ({result.path}, run {result.run_id})"
+    done += ", ".join(parts)
+    if len(result.targets) > 1:
+        return f"{done} ({target.path})"
+    return f"{done} in {_end(result)}"
+
+
+def _end(result: RunResult) -> str:
+    return f"{took(result.seconds)} ({result.path or 'nothing to load'}, run {result.run_id})"
 
 
 def _summary(outcome: _Outcome) -> str:
@@ -272,7 +316,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 def _prepare_next_start(outcome: _Outcome) -> None:
     """After the result is out, let the class archive be built for the next start."""
-    if all(result.path == "same_db" for result in outcome.ran):
+    if all(result.path in ("same_db", "") for result in outcome.ran):
         return
     from ematix_flow.engine.archive import build_archive_in_background
 

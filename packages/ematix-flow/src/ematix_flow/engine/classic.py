@@ -7,12 +7,14 @@ import contextlib
 import dataclasses
 import os
 import sys
+import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.engine import delta
 from ematix_flow.engine import gateway as gateways
 from ematix_flow.engine.archive import archive_flags, archive_path, discard
 from ematix_flow.engine.cache import cache_dir, private_folder
@@ -45,6 +47,9 @@ class ClassicEngine:
         self._spark = spark
         self._host = host
         self._jars: set[Path] = set(host.jvm.plan.connector_jars) if host else set()
+        self._delta_lock = threading.Lock()
+        self._delta: SparkSession | None = None
+        self._delta_commits = delta.DeltaSessions(self._new_delta_session)
 
     @property
     def spark(self) -> SparkSession:
@@ -103,6 +108,42 @@ class ClassicEngine:
         values = gateway.new_array(self._jvm_class("java.lang.Object"), 1)
         values[0] = str(jar)
         method.invoke(loader, values)
+
+    def delta_session(self) -> SparkSession:
+        """The session itself if it came up with Delta, else one beside it."""
+        with self._delta_lock:
+            if self._delta is None:
+                if not delta.is_started(self._spark):
+                    self._add_delta()
+                    self._delta = self._new_session(delta.late_conf())
+                else:
+                    self._delta = self._spark
+            return self._delta
+
+    def delta_commit(self) -> contextlib.AbstractContextManager[SparkSession]:
+        """A session for one commit, whose settings nobody else sees."""
+        return self._delta_commits.borrowed()
+
+    def _new_delta_session(self) -> SparkSession:
+        late = self.delta_session() is not self._spark
+        return self._new_session(delta.late_conf() if late else {})
+
+    def _new_session(self, conf: Mapping[str, str]) -> SparkSession:
+        spark = self._spark.newSession()
+        for key, value in {**session_conf(self.settings), **conf}.items():
+            spark.conf.set(key, value)
+        return spark
+
+    def _add_delta(self) -> None:
+        """Give Delta's rules to all sessions made from now on: the running one has its own."""
+        if self._host is None or not self.settings.is_local:
+            raise EngineError(
+                "this Spark session was started without Delta Lake, and that cannot be added later",
+                fix=f"start it with Delta's jars and {delta.EXTENSIONS}={delta.EXTENSION}",
+            )
+        self.require_jars((delta.JARS,))
+        extensions: Any = self._spark._jsparkSession.extensions()
+        self._jvm_class(delta.EXTENSION)().apply(extensions)
 
     def _jvm_class(self, name: str) -> Any:
         return getattr(self._context._jvm, name)

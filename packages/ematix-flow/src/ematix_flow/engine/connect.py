@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.engine import delta
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.gateway import quiet_loggers
 from ematix_flow.engine.jars import ensure_jars
@@ -32,6 +33,7 @@ class ConnectEngine:
         self.settings = settings
         self._spark = spark
         self._running: dict[int, _ConnectJob] = {}
+        self._delta_commits = delta.DeltaSessions(self._new_delta_session, _release)
         # Before the client's own exit hook, which would wait for a server that is gone.
         atexit.register(self.stop)
         spark.registerProgressHandler(self._on_progress)  # type: ignore[arg-type]
@@ -55,6 +57,27 @@ class ConnectEngine:
             self._spark.addArtifacts(*map(str, jars))
         except Exception as error:
             raise translate(error) from error
+
+    def delta_session(self) -> SparkSession:
+        """The session, if its server came up with Delta."""
+        try:
+            started = delta.is_started(self._spark)
+        except Exception as error:
+            raise translate(error) from error
+        if not started:
+            raise EngineError(
+                "the Spark Connect server was started without Delta Lake",
+                fix=f"start it with Delta's jars and {delta.EXTENSIONS}={delta.EXTENSION}",
+            )
+        return self._spark
+
+    def delta_commit(self) -> contextlib.AbstractContextManager[SparkSession]:
+        """A session for one commit, whose settings nobody else sees."""
+        return self._delta_commits.borrowed()
+
+    def _new_delta_session(self) -> SparkSession:
+        clone: SparkSession = self.delta_session().cloneSession()  # type: ignore[attr-defined]
+        return clone
 
     @contextlib.contextmanager
     def job(self, description: str) -> Iterator[Job]:
@@ -84,6 +107,7 @@ class ConnectEngine:
     def stop(self) -> None:
         """Close the session; the server goes on."""
         atexit.unregister(self.stop)
+        self._delta_commits.close()
         _leave(self._spark)
 
     def _on_progress(
@@ -152,6 +176,15 @@ def attach(settings: EngineSettings) -> ConnectEngine:
     spark.client.set_retry_policies(retries)
     RemoteSession._set_default_and_active_session(spark)
     return ConnectEngine(spark, settings)
+
+
+def _release(clone: Any) -> None:
+    """Give back a session that is not the process's own."""
+    clone.client.set_retry_policies([])
+    with contextlib.suppress(Exception):
+        clone.interruptAll()
+        clone.client.release_session()
+        clone.client.close()
 
 
 def _leave(spark: Any) -> None:

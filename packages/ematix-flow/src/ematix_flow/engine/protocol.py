@@ -54,6 +54,12 @@ class Engine(Protocol):
     def require_jars(self, names: Sequence[str]) -> None:
         """Make the connector jars of these names usable from now on."""
 
+    def delta_session(self) -> SparkSession:
+        """A session in which Delta tables can be read; the same one for all."""
+
+    def delta_commit(self) -> AbstractContextManager[SparkSession]:
+        """A session for one commit to a Delta table, whose settings nobody else sees."""
+
     def job(self, description: str) -> AbstractContextManager[Job]:
         """Mark all Spark work that this thread starts inside the block as one job."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ematix_flow.engine import machine
+from ematix_flow.engine import delta, machine
 from ematix_flow.errors import ConfigError
 
 _MIB = 1 << 20
@@ -132,6 +132,7 @@ def context_conf(settings: EngineSettings, *, warehouse: Path) -> dict[str, str]
             "spark.metrics.staticSources.enabled": "false",
         }
     conf.update(settings.conf)
+    conf.update(delta.start_conf(settings.jars, conf))
     return conf
 
 

@@ -3,26 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
 from ematix_flow.connections import nearest
 from ematix_flow.errors import UnknownName
+from ematix_flow.modes.sql import names, parsed
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
     from ematix_flow.change import Change
-    from ematix_flow.model import LoadOptions, Table
+    from ematix_flow.model import Column, LoadOptions, Table
 
 ENTRY_POINTS = "ematix_flow.modes"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The relations of a load: what the target holds, what arrives, what is kept beside it."""
+
+    table: Table
+    incoming: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    side: Table | None = None
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far a pipeline has loaded a target, and from where it reads again.
+
+    ``value`` is the watermark's canonical text; None before the first load.
+    """
+
+    column: str
+    value: str | None
 
 
 class Mode(Protocol):
     """A way for rows to land."""
 
-    def plan(self, table: Table, columns: Sequence[str], options: LoadOptions) -> Change:
-        """The change that loads ``columns`` of ``incoming`` into ``table``."""
+    def shape(self, table: Table, options: LoadOptions) -> Shape:
+        """The relations of a load into a declared table."""
+
+    def plan(
+        self, shape: Shape, columns: Sequence[str], options: LoadOptions, reach: Reach | None
+    ) -> Change:
+        """The change that loads ``incoming``; ``columns`` are all that land in the target."""
 
 
 def load_mode(name: str) -> Mode:
@@ -34,11 +62,6 @@ def load_mode(name: str) -> Mode:
     return mode
 
 
-def select_incoming(columns: Sequence[str]) -> exp.Select:
+def select_incoming(columns: Sequence[str]) -> exp.Query:
     """``SELECT columns FROM incoming``, every identifier quoted."""
-    from sqlglot import exp
-
-    from ematix_flow.change import INCOMING
-
-    quoted = [exp.column(exp.to_identifier(c, quoted=True)) for c in columns]
-    return exp.select(*quoted).from_(exp.table_(INCOMING))
+    return parsed(f"SELECT {names(columns)} FROM incoming")

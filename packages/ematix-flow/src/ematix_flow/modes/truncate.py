@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlglot import exp
-
-from ematix_flow.change import INCOMING, Assertion, Change, Replace
+from ematix_flow.change import Assertion, Change, Replace
 from ematix_flow.errors import EmptySource
 from ematix_flow.model import LoadOptions, Table
-from ematix_flow.modes.base import select_incoming
+from ematix_flow.modes.base import Reach, Shape, select_incoming
+from ematix_flow.modes.sql import count_of, parsed
 
 
 class Truncate:
     """Replaces all rows; an empty source is refused unless it is allowed by name."""
 
-    def plan(self, table: Table, columns: Sequence[str], options: LoadOptions) -> Change:
+    def shape(self, table: Table, options: LoadOptions) -> Shape:
+        """The table as declared."""
+        return Shape(table, table.columns)
+
+    def plan(
+        self, shape: Shape, columns: Sequence[str], options: LoadOptions, reach: Reach | None
+    ) -> Change:
         """One replacement, guarded against an empty source."""
-        guards = () if options.allow_empty else (_not_empty(table),)
+        guards = () if options.allow_empty else (not_empty(shape.table),)
         return Change(steps=(Replace(select_incoming(columns)),), assertions=guards)
 
 
-def _not_empty(table: Table) -> Assertion:
-    none = exp.EQ(this=exp.Count(this=exp.Star()), expression=exp.Literal.number(0))
-    empty = exp.Case().when(none, exp.Literal.number(1)).else_(exp.Literal.number(0))
+def not_empty(table: Table) -> Assertion:
+    """Refuse a source without rows, which would take all rows of the target away."""
+    error = EmptySource(
+        f"the source has 0 rows, and loading it would empty {table.name}",
+        fix="check the source, or allow it with allow_empty=True",
+    )
     return Assertion(
-        violations=exp.select(empty).from_(exp.table_(INCOMING)),
-        error=EmptySource(
-            f"the source has 0 rows, and loading it would empty {table.name}",
-            fix="check the source, or allow it with allow_empty=True",
-        ),
+        parsed(f"SELECT n FROM ({count_of()}) AS counted WHERE n = 0"), lambda rows: error
     )

@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import os
 import threading
-import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +16,6 @@ from ematix_flow.engine.failures import translate
 from ematix_flow.engine.progress import live_progress
 from ematix_flow.engine.session import (
     configured,
-    current_engine,
     prepare_engine,
     shared_engine,
 )
@@ -29,23 +25,29 @@ from ematix_flow.errors import (
     EmatixError,
     Fenced,
     Permanent,
-    RunError,
     Undecided,
     Unsupported,
 )
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.function import RunInfo
+from ematix_flow.run.ids import new_run_id
+from ematix_flow.run.journal import (
+    Journal,
+    already_loaded,
+    opened_records,
+    settle_lost_runs,
+)
 from ematix_flow.run.log import RunLog, open_run_log
 from ematix_flow.run.logs import capture_run_log
-from ematix_flow.run.plan import Plan, incoming_frame, planned
+from ematix_flow.run.plan import Plan, planned
+from ematix_flow.run.purpose import ORDINARY, Purpose
 from ematix_flow.run.records import (
     HEARTBEAT_INTERVAL,
-    RunRecord,
-    effective_status,
-    status_of,
     utc_now,
 )
-from ematix_flow.run.result import RunResult
+from ematix_flow.run.result import RunResult, StepResult, joined, summed
+from ematix_flow.run.sharing import SharedSource
+from ematix_flow.run.transforms import post_steps, run_steps
 
 if TYPE_CHECKING:
     from ematix_flow.backends.base import Landing, Staged
@@ -68,45 +70,40 @@ def run_pipeline(
     progress: bool = False,
     announce: Announce = lambda point: None,
     on_plan: OnPlan = lambda plan: None,
+    purpose: Purpose = ORDINARY,
+    all_targets: bool = False,
 ) -> RunResult:
-    """Run a pipeline now. Raises an ``EmatixError`` if it fails; then nothing was written."""
+    """Run a pipeline now. Raises an ``EmatixError`` if it fails.
+
+    A target whose load fails is as it was. Of several targets, those that the last run loaded
+    before it failed are left alone, unless ``all_targets`` is set.
+    """
+    watch = _Watch(progress, announce, on_plan, purpose)
     run = RunInfo(id=new_run_id(), parameters=dict(parameters or {}))
     if dry_run:
-        return _execute(spec, run, _Watch(progress, announce, on_plan), dry_run=True)
+        return _execute(spec, run, watch, Journal(spec), dry_run=True)
     with contextlib.ExitStack() as stack:
         if run_log is None:
             run_log = open_run_log()
             stack.callback(run_log.close)
         settle_lost_runs(run_log, spec)
-        record = RunRecord.opened(
-            run_id=run.id,
-            pipeline=spec.name,
-            target=str(spec.targets[0].table.name),
-            trigger=trigger,
-            parameters=run.parameters,
-            mode=spec.targets[0].mode,
-            declared_in=spec.location.file,
-        )
-        run_log.begin(record)
+        records = opened_records(spec, run, trigger)
+        loaded = {}
+        if len(spec.targets) > 1 and purpose == ORDINARY and not all_targets:
+            loaded = already_loaded(run_log, spec, records)
+        journal = Journal(spec, run_log, records, loaded)
+        journal.open()
         stack.enter_context(capture_run_log(run.id))
         stack.enter_context(_heartbeats(run_log, run.id))
-        logger.info("run of %s into %s started", spec.name, record.target)
+        logger.info("run of %s into %s started", spec.name, ", ".join(spec.target_labels))
         try:
-            result = _execute(spec, run, _Watch(progress, announce, on_plan), dry_run=False)
+            result = _execute(spec, run, watch, journal, dry_run=False)
+            if spec.transforms_post:
+                result = _with_post(spec, result, run, run_log, trigger)
         except BaseException as error:
-            status = "lost" if isinstance(error, Undecided) else status_of(error)
-            run_log.finish(record.closed(status, error=error))
+            journal.close(error)
             logger.error("run of %s failed: %s", spec.name, error)
             raise
-        run_log.finish(
-            record.closed(
-                "succeeded",
-                counts=result.counts,
-                path=result.path,
-                bytes=result.bytes,
-                engine=_engine_of(result),
-            )
-        )
         logger.info(
             "run of %s succeeded: %d rows inserted by the %s path in %.2f s",
             spec.name,
@@ -117,61 +114,35 @@ def run_pipeline(
         return result
 
 
-def _engine_of(result: RunResult) -> str:
-    engine = current_engine()
-    return "database" if result.path == "same_db" or engine is None else engine.kind
-
-
-def new_run_id() -> str:
-    """A UUID whose text sorts by time (version 7)."""
-    moment = time.time_ns() // 1_000_000
-    random = int.from_bytes(os.urandom(10), "big")
-    value = (moment << 80) | random
-    value = value & ~(0xF << 76) | (0x7 << 76)
-    value = value & ~(0x3 << 62) | (0x2 << 62)
-    return str(uuid.UUID(int=value))
-
-
-def settle_lost_runs(run_log: RunLog, spec: PipelineSpec) -> None:
-    """Ask the target about runs of this pipeline that died: its word decides."""
-    now = utc_now()
-    target = spec.targets[0]
-    lost = [
-        r
-        for r in run_log.running(spec.name)
-        if effective_status(r, now) == "lost"
-        and (r.target, r.declared_in) == (str(target.table.name), spec.location.file)
-    ]
-    if not lost:
-        return
-    try:
-        sink = load_backend(config.resolve_connection(target.connection).connection)
-        for record in lost:
-            counts = sink.committed(record.run_id, target.table.name, target.prefix)
-            if counts is not None:
-                done = dataclasses.replace(record, error_class=None, error_text=None)
-                run_log.finish(done.closed("succeeded", counts=counts))
-            else:
-                gone = RunError("this run died before its commit; nothing was written")
-                run_log.finish(record.closed("failed", error=gone))
-    except EmatixError as error:
-        # The new run meets the same trouble and reports it; the lost ones stay lost until then.
-        logger.warning("lost runs of %s could not be settled: %s", spec.name, error)
+def _with_post(
+    spec: PipelineSpec, result: RunResult, run: RunInfo, run_log: RunLog, trigger: str
+) -> RunResult:
+    """After the commits, what the pipeline asks for on its first target."""
+    sink = load_backend(config.resolve_connection(spec.targets[0].connection).connection)
+    post: tuple[StepResult, ...] = run_steps(
+        spec, post_steps(spec, sink), run, run_log, trigger=trigger
+    )
+    return dataclasses.replace(result, post=post, finished_at=utc_now())
 
 
 @dataclass(frozen=True)
 class _Watch:
-    """Who looks on while a run goes its way."""
+    """Who looks on while a run goes its way, and what it is for."""
 
     progress: bool
     announce: Announce
     on_plan: OnPlan
+    purpose: Purpose
 
 
-def _execute(spec: PipelineSpec, run: RunInfo, watch: _Watch, *, dry_run: bool) -> RunResult:
+def _execute(
+    spec: PipelineSpec, run: RunInfo, watch: _Watch, journal: Journal, *, dry_run: bool
+) -> RunResult:
     started = utc_now()
     if _needs_spark(spec) and not spec.not_yet:
         prepare_engine(configured())
+    tolerant = len(spec.targets) > 1 and spec.continue_on_target_failure
+    failures: dict[str, EmatixError] | None = {} if tolerant else None
     try:
         with planned(
             spec,
@@ -179,45 +150,97 @@ def _execute(spec: PipelineSpec, run: RunInfo, watch: _Watch, *, dry_run: bool) 
             asking=dry_run,
             announce=watch.announce,
             started_at=started,
-        ) as plan:
-            watch.on_plan(plan)
-            counts, size = _land(plan, keep=not dry_run, progress=watch.progress)
-    except EmatixError:
-        raise
-    except KeyboardInterrupt as error:
-        raise Cancelled(f"pipeline {spec.name!r} was cancelled; nothing was written") from error
-    except Exception as error:
-        known = translate(error, connection=spec.source)
-        if known.where is None and not known.what.startswith("pipeline"):
-            known.what = f"pipeline {spec.name!r}: {known.what}"
-        raise known from error
+            purpose=watch.purpose,
+            failures=failures,
+        ) as plans:
+            for label, error in (failures or {}).items():
+                journal.fail(label, error)
+            _land_all(spec, plans, watch, journal, dry_run=dry_run)
+    except EmatixError as error:
+        raise _known(spec, error, journal) from error.__cause__
+    except (Exception, KeyboardInterrupt) as error:
+        raise _known(spec, error, journal) from error
+    if journal.errors:
+        raise journal.failure()
+    held = [journal.results[label] for label in spec.target_labels]
     return RunResult(
         run_id=run.id,
         pipeline=spec.name,
-        target=str(plan.target.table.name),
-        mode=plan.target.mode,
-        path=plan.path,
-        path_reason=plan.path_reason,
+        target=joined(r.target for r in held),
+        mode=joined(r.mode for r in held),
+        path=joined(r.path for r in held),
+        path_reason=joined(r.path_reason for r in held),
         status="counted" if dry_run else "succeeded",
         started_at=started,
         finished_at=utc_now(),
-        counts=counts,
-        bytes=size,
+        counts=summed(r.counts for r in held),
+        bytes=sum(r.bytes for r in held),
         dry_run=dry_run,
+        targets={r.target: r for r in held},
     )
+
+
+def _land_all(
+    spec: PipelineSpec,
+    plans: tuple[Plan, ...],
+    watch: _Watch,
+    journal: Journal,
+    *,
+    dry_run: bool,
+) -> None:
+    """Load one target after the other; each commits on its own."""
+    for plan in plans:
+        watch.on_plan(plan)
+    source = SharedSource([plan for plan in plans if plan.label not in journal.loaded])
+    for plan in plans:
+        if plan.label in journal.loaded:
+            journal.skip(plan.label)
+            continue
+        try:
+            counts, size = _land(plan, source, keep=not dry_run, progress=watch.progress)
+        except Exception as error:
+            if len(spec.targets) == 1 or isinstance(error, Cancelled):
+                raise
+            journal.fail(plan.label, _known(spec, error, journal))
+            if not spec.continue_on_target_failure:
+                return
+        else:
+            journal.succeed(plan, counts, size, dry_run=dry_run)
+
+
+def _known(spec: PipelineSpec, error: BaseException, journal: Journal) -> EmatixError:
+    """An error as it is told to the user."""
+    if isinstance(error, KeyboardInterrupt | Cancelled):
+        done = [n for n, r in journal.results.items() if r.status == "succeeded"]
+        if isinstance(error, Cancelled) and not done:
+            return error
+        written = (
+            f"{', '.join(done)} had been committed and stays" if done else "nothing was written"
+        )
+        return Cancelled(f"pipeline {spec.name!r} was cancelled; {written}")
+    if isinstance(error, EmatixError):
+        return error
+    known = translate(error, connection=spec.source)
+    if known.where is None and not known.what.startswith("pipeline"):
+        known.what = f"pipeline {spec.name!r}: {known.what}"
+    return known
 
 
 def _needs_spark(spec: PipelineSpec) -> bool:
     """Whether it is plain from the declaration that the engine will be needed."""
-    return spec.source != spec.targets[0].connection or spec.options.force_path == "spark"
+    return (
+        spec.transform_sql is not None
+        or spec.options.force_path == "spark"
+        or any(spec.source != target.connection for target in spec.targets)
+    )
 
 
-def _land(plan: Plan, *, keep: bool, progress: bool) -> tuple[Counts, int]:
+def _land(plan: Plan, source: SharedSource, *, keep: bool, progress: bool) -> tuple[Counts, int]:
     staged: Staged | None = None
     counts: Counts | None = None
     try:
         with plan.sink.land(plan.load) as landing:
-            staged = _stage(plan, landing, progress=progress)
+            staged = _stage(plan, source, landing, progress=progress)
             counts = landing.commit(staged, keep=keep)
     except (Exception, KeyboardInterrupt) as error:
         if staged is None or not keep:
@@ -230,14 +253,14 @@ def _land(plan: Plan, *, keep: bool, progress: bool) -> tuple[Counts, int]:
     return counts, staged.bytes
 
 
-def _stage(plan: Plan, landing: Landing, *, progress: bool) -> Staged:
+def _stage(plan: Plan, source: SharedSource, landing: Landing, *, progress: bool) -> Staged:
     if plan.same_db_select is not None:
         return landing.stage_query(plan.same_db_select)
     engine = shared_engine()
     engine.require_jars((*plan.source.jars, *plan.sink.jars))
     what = f"{plan.spec.name} → {plan.load.name}"
     with engine.job(what) as job, _shown(engine, job, what, progress=progress):
-        return landing.stage(engine, incoming_frame(plan, engine))
+        return landing.stage(engine, source.incoming(plan, engine))
 
 
 def _may_have_committed(error: BaseException) -> bool:

@@ -73,7 +73,7 @@ def call_function(
         bound.arguments.update(arguments)
         returned = spec.function(*bound.args, **bound.kwargs)
         if inspect.iscoroutine(returned):
-            returned = _awaited(returned)
+            returned = awaited(returned)
     except EmatixError:
         raise
     except (Exception, SystemExit) as error:
@@ -92,7 +92,7 @@ def call_function(
     return _checked(spec, returned)
 
 
-def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """The coroutine's result; a notebook's own event loop is left alone."""
     try:
         asyncio.get_running_loop()
@@ -103,9 +103,14 @@ def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _user_frame(error: BaseException, spec: PipelineSpec) -> SourceLocation:
-    file = getattr(getattr(spec.function, "__code__", None), "co_filename", spec.location.file)
+    return function_frame(error, spec.function) or spec.location
+
+
+def function_frame(error: BaseException, function: Callable[..., Any]) -> SourceLocation | None:
+    """Where in a function's own file an error arose."""
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-    return SourceLocation(frames[-1].filename, frames[-1].lineno or 0) if frames else spec.location
+    return SourceLocation(frames[-1].filename, frames[-1].lineno or 0) if frames else None
 
 
 def _checked(spec: PipelineSpec, returned: Any) -> str | DataFrame | None:

@@ -68,7 +68,7 @@ class RunLog(Protocol):
         """The records of a pipeline whose end is not known: running, dead or alive, or lost."""
 
     def last(self, pipeline: str, *, declared_in: str) -> RunRecord | None:
-        """The latest record of the pipeline that this file declares."""
+        """The record that tells how the last run of this file's pipeline ended."""
 
     def close(self) -> None:
         """Give back files."""
@@ -224,9 +224,13 @@ class MemoryRunLog:
         return [r for r in held if r.pipeline == pipeline and r.status in ("running", "lost")]
 
     def last(self, pipeline: str, *, declared_in: str) -> RunRecord | None:
-        """The latest record of the pipeline that this file declares."""
-        held = (r for r in self._newest_first() if r.declared_in == declared_in)
-        return next((r for r in held if r.pipeline == pipeline), None)
+        """The record that tells how the last run of this file's pipeline ended."""
+        held = [
+            r
+            for r in self._newest_first()
+            if (r.pipeline, r.declared_in) == (pipeline, declared_in)
+        ]
+        return decisive([r for r in held if r.run_id == held[0].run_id])
 
     def close(self) -> None:
         """Keep the records: the next one to open ``memory://`` reads them."""
@@ -239,6 +243,12 @@ class MemoryRunLog:
 
 def _key(record: RunRecord) -> tuple[str, str, str]:
     return record.run_id, record.target, record.step
+
+
+def decisive(records: Records) -> RunRecord | None:
+    """Of the records of one run, newest first: what it failed by, else its first load."""
+    bad = [r for r in records if r.status != "succeeded" and not r.metrics.get("went_on")]
+    return next(iter([*bad[::-1], *records[::-1]]), None)
 
 
 def check_filter(status: str | None, limit: int) -> None:

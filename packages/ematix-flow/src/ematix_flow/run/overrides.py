@@ -10,12 +10,11 @@ from ematix_flow.connections import nearest
 from ematix_flow.declaring import (
     check_column_options,
     check_keys,
-    check_mode,
-    load_options,
-    not_yet,
 )
+from ematix_flow.declaring_options import check_mode, load_options
+from ematix_flow.declaring_transforms import check_limits
 from ematix_flow.errors import DeclarationError, UnknownName
-from ematix_flow.model import LoadOptions, PipelineSpec
+from ematix_flow.model import LoadOptions, PipelineSpec, TargetSpec
 
 
 def with_overrides(spec: PipelineSpec, overrides: Mapping[str, Any]) -> PipelineSpec:
@@ -28,18 +27,27 @@ def with_overrides(spec: PipelineSpec, overrides: Mapping[str, Any]) -> Pipeline
             raise UnknownName(
                 f"pipeline {spec.name!r} has no load option {name!r}", fix=nearest(name, known)
             )
-    mode = check_mode(overrides.get("mode", spec.targets[0].mode))
-    given = {**spec.options.__dict__, **overrides, "mode": mode}
-    targets = tuple(dataclasses.replace(target, mode=mode) for target in spec.targets)
     try:
-        options = load_options(given)
+        targets = tuple(_overridden(target, overrides) for target in spec.targets)
         for target in targets:
+            given = {**target.options.__dict__, "mode": target.mode}
             check_column_options(given, target.table)
-            check_keys(target, options.keys, spec.location)
+            check_keys(target, spec.location)
+            check_limits(spec.transforms_pre, target)
     except DeclarationError as error:
         error.what = f"pipeline {spec.name!r}: {error.what}"
         raise
-    before = not_yet({**spec.options.__dict__, "mode": spec.targets[0].mode})
-    unchanged = [feature for feature in spec.not_yet if feature not in before]
-    later = (*not_yet({**options.__dict__, "mode": mode}), *unchanged)
-    return dataclasses.replace(spec, options=options, targets=targets, not_yet=later)
+    single = targets[0].options if len(targets) == 1 else spec.options
+    options = dataclasses.replace(single, **_own(overrides, targets[0].options))
+    return dataclasses.replace(spec, options=options, targets=targets)
+
+
+def _overridden(target: TargetSpec, overrides: Mapping[str, Any]) -> TargetSpec:
+    mode = check_mode(overrides.get("mode", target.mode))
+    given = {**target.options.__dict__, **overrides, "mode": mode}
+    return dataclasses.replace(target, mode=mode, options=load_options(given))
+
+
+def _own(overrides: Mapping[str, Any], checked: LoadOptions) -> dict[str, Any]:
+    """The overridden options as the checks have left them."""
+    return {name: getattr(checked, name) for name in overrides if name != "mode"}

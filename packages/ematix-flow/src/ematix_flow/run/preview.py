@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ematix_flow.model import PipelineSpec
-from ematix_flow.run.batch import new_run_id
 from ematix_flow.run.function import RunInfo
+from ematix_flow.run.ids import new_run_id
 from ematix_flow.run.plan import Plan, planned
+from ematix_flow.run.row_transforms import described
+from ematix_flow.run.transforms import step_text
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What a run would do."""
+    """What a run would do; ``also`` is what it would do to its other targets."""
 
     pipeline: str
     schedule: str | None
@@ -31,6 +33,10 @@ class Preview:
     ddl: list[str]
     steps: list[str]
     notes: list[str]
+    transform_sql: str | None = None
+    transforms_pre: list[str] = field(default_factory=list)
+    transforms_post: list[str] = field(default_factory=list)
+    also: list[Preview] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -39,8 +45,9 @@ class Preview:
 
 def preview_pipeline(spec: PipelineSpec) -> Preview:
     """Plan the pipeline and stop there."""
-    with planned(spec, RunInfo(id=new_run_id()), asking=True) as plan:
-        return preview_of(plan)
+    with planned(spec, RunInfo(id=new_run_id()), asking=True) as plans:
+        first, *others = map(preview_of, plans)
+        return dataclasses.replace(first, also=others)
 
 
 def preview_of(plan: Plan) -> Preview:
@@ -55,7 +62,7 @@ def preview_of(plan: Plan) -> Preview:
         mode=plan.target.mode,
         source_connection=plan.source.name,
         source_info=plan.source.connection.shown() | {"kind": plan.source.kind},
-        source_sql=plan.query.sql if plan.query else "a Spark DataFrame",
+        source_sql=plan.reading.query.sql if plan.reading.query else "a Spark DataFrame",
         target=plan.sink.locate(plan.target.table.name, plan.target.prefix),
         target_connection=plan.sink.name,
         target_info=plan.sink.connection.shown() | {"kind": plan.sink.kind},
@@ -73,4 +80,7 @@ def preview_of(plan: Plan) -> Preview:
         ddl=plan.sink.ddl(plan.load),
         steps=plan.sink.steps_sql(plan.load, incoming),
         notes=list(plan.notes),
+        transform_sql=plan.reading.transform,
+        transforms_pre=[described(entry) for entry in plan.spec.transforms_pre],
+        transforms_post=[step_text(entry) for entry in plan.spec.transforms_post],
     )

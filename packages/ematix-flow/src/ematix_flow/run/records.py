@@ -16,7 +16,7 @@ from ematix_flow.errors import Cancelled, ConfigError
 from ematix_flow.redaction import redact, redact_text
 
 KINDS = ("batch", "stream", "transform", "probe")
-TRIGGERS = ("cli", "python", "run-due", "scheduler", "web", "message")
+TRIGGERS = ("cli", "python", "run-due", "scheduler", "web", "message", "apply", "backfill")
 STATUSES = ("running", "succeeded", "failed", "cancelled", "lost")
 
 HEARTBEAT_INTERVAL = timedelta(seconds=10)
@@ -65,6 +65,7 @@ class RunRecord:
     error_text: str | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
     declared_in: str = ""
+    source: str = ""
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -73,9 +74,10 @@ class RunRecord:
                     f"a run record cannot have {name}={getattr(self, name)!r}",
                     fix=f"use one of {', '.join(allowed)}",
                 )
-        # A parameter or an error text may quote a secret, and the log outlives the process.
+        # Any of these may quote a secret, and the log outlives the process.
         safe = {name: str(redact(name, value)) for name, value in self.parameters.items()}
         object.__setattr__(self, "parameters", safe)
+        object.__setattr__(self, "source", redact_text(self.source))
         if self.error_text is not None:
             object.__setattr__(self, "error_text", redact_text(self.error_text))
 

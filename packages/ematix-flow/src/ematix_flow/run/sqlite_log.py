@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.run.log import Records, check_filter, only_one_run, warn_of_lost_records
+from ematix_flow.run.log import (
+    Records,
+    check_filter,
+    decisive,
+    only_one_run,
+    warn_of_lost_records,
+)
 from ematix_flow.run.records import RunRecord, effective_status, utc_now
 
 _BUSY_SECONDS = 30.0
@@ -47,6 +53,7 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX runs_by_pipeline ON runs (pipeline, started_at)",
         "CREATE INDEX runs_by_status ON runs (status, started_at)",
     ),
+    ("ALTER TABLE runs ADD COLUMN source TEXT NOT NULL DEFAULT ''",),
 )
 
 _VALUES = f"({', '.join(_COLUMNS)}) VALUES ({', '.join(f':{c}' for c in _COLUMNS)})"
@@ -119,10 +126,14 @@ class SqliteRunLog:
         return self._select([unknown, "pipeline = :name"], {"name": pipeline})
 
     def last(self, pipeline: str, *, declared_in: str) -> RunRecord | None:
-        """The latest record of the pipeline that this file declares."""
+        """The record that tells how the last run of this file's pipeline ended."""
         conditions = ["pipeline = :name", "declared_in = :file"]
         asked = {"name": pipeline, "file": declared_in, "limit": 1}
-        return next(iter(self._select(conditions, asked, limited=True)), None)
+        found = self._select(conditions, asked, limited=True)
+        if not found:
+            return None
+        asked["run_id"] = found[0].run_id
+        return decisive(self._select([*conditions, "run_id = :run_id"], asked))
 
     def close(self) -> None:
         """Close the file."""

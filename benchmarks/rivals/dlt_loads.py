@@ -1,0 +1,47 @@
+"""Loads a source table with dlt's fastest backend; one line in, one time out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import dlt
+from dlt.sources.sql_database import sql_table
+
+
+def load(mode: str, backend: str) -> None:
+    pipeline = dlt.pipeline(
+        f"bench_{mode}",
+        destination=dlt.destinations.postgres(os.environ["BENCH_TARGET"]),
+        dataset_name="bench_dlt",
+        pipelines_dir=os.environ["BENCH_HOME"],
+    )
+    source = sql_table(
+        credentials=os.environ["BENCH_SOURCE"],
+        schema="bench",
+        table="orders",
+        backend=backend,
+        chunk_size=100_000,
+        incremental=dlt.sources.incremental("updated_at") if mode == "append" else None,
+    )
+    source.apply_hints(table_name=f"orders_{mode}", primary_key="id")
+    disposition: object = mode
+    if mode == "scd2":
+        disposition = {"disposition": "merge", "strategy": "scd2"}
+    elif mode == "merge":
+        disposition = {"disposition": "merge", "strategy": "upsert"}
+    pipeline.run(source, write_disposition=disposition).raise_on_failed_jobs()
+
+
+def main() -> None:
+    backend = sys.argv[1]
+    print("ready", flush=True)
+    for line in sys.stdin:
+        began = time.perf_counter()
+        load(line.strip(), backend)
+        print(time.perf_counter() - began, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""What becomes of every target of a run, told to the run log; and what earlier runs have left."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow import config
+from ematix_flow.backends.loading import load_backend
+from ematix_flow.engine.session import current_engine
+from ematix_flow.errors import EmatixError, RunError, TargetsFailed, Undecided
+from ematix_flow.model import PipelineSpec
+from ematix_flow.run.function import RunInfo
+from ematix_flow.run.log import RunLog
+from ematix_flow.run.plan import Plan
+from ematix_flow.run.records import RunRecord, effective_status, status_of, utc_now
+from ematix_flow.run.result import TargetResult, joined
+
+if TYPE_CHECKING:
+    from ematix_flow.change import Counts
+
+logger = logging.getLogger(__name__)
+
+
+def opened_records(spec: PipelineSpec, run: RunInfo, trigger: str) -> dict[str, RunRecord]:
+    """One record for each target of a run that starts now."""
+    return {
+        label: RunRecord.opened(
+            run_id=run.id,
+            pipeline=spec.name,
+            target=label,
+            trigger=trigger,
+            parameters=run.parameters,
+            mode=target.mode,
+            declared_in=spec.location.file,
+        )
+        for label, target in zip(spec.target_labels, spec.targets, strict=True)
+    }
+
+
+@dataclass
+class Journal:
+    """What becomes of every target of a run, told to the run log as it happens."""
+
+    spec: PipelineSpec
+    run_log: RunLog | None = None
+    records: Mapping[str, RunRecord] = field(default_factory=dict)
+    loaded: Mapping[str, str] = field(default_factory=dict)
+    results: dict[str, TargetResult] = field(default_factory=dict)
+    errors: dict[str, EmatixError] = field(default_factory=dict)
+
+    def open(self) -> None:
+        """Record all targets as running; those that are loaded already as done."""
+        for label, record in self.records.items():
+            if self.run_log is None:
+                continue
+            if label in self.loaded:
+                metrics = {"loaded_by": self.loaded[label]}
+                self.run_log.finish(record.closed("succeeded", metrics=metrics))
+            else:
+                self.run_log.begin(record)
+
+    def skip(self, label: str) -> None:
+        """Leave a target alone that an earlier run has loaded."""
+        note = f"already loaded by run {self.loaded[label]}"
+        logger.info("%s: %s", label, note)
+        self.results[label] = self._result(label, "skipped", note=note)
+
+    def succeed(self, plan: Plan, counts: Counts, size: int, *, dry_run: bool) -> None:
+        """A target holds its rows."""
+        self.results[plan.label] = self._result(
+            plan.label,
+            "counted" if dry_run else "succeeded",
+            path=plan.path,
+            path_reason=plan.path_reason,
+            counts=counts,
+            bytes=size,
+        )
+        if self.run_log is not None:
+            record = self.records[plan.label]
+            self.run_log.finish(
+                record.closed(
+                    "succeeded",
+                    counts=counts,
+                    path=plan.path,
+                    bytes=size,
+                    engine=_engine_of(plan),
+                    source=_source_of(plan),
+                )
+            )
+
+    def fail(self, label: str, error: EmatixError) -> None:
+        """A target is as it was before."""
+        self.errors[label] = error
+        self.results[label] = self._result(label, "failed", error=str(error))
+        if self.run_log is not None:
+            status = "lost" if isinstance(error, Undecided) else status_of(error)
+            self.run_log.finish(self.records[label].closed(status, error=error))
+            if len(self.records) > 1:
+                logger.info("%s failed: %s", label, error)
+
+    def close(self, error: BaseException) -> None:
+        """The run has ended by an error: so have the targets that it did not come to."""
+        if self.run_log is None:
+            return
+        known = {n for n, r in self.results.items() if r.status != "not tried"}
+        for label, record in self.records.items():
+            if label in known or label in self.loaded:
+                continue
+            status = "lost" if isinstance(error, Undecided) else status_of(error)
+            if label in self.results:
+                error = RunError(f"not tried, because {joined(self.errors)} failed")
+            self.run_log.finish(record.closed(status, error=error))
+
+    def failure(self) -> TargetsFailed:
+        """What the run says when some of several targets failed."""
+        committed = [n for n, r in self.results.items() if r.status in ("succeeded", "skipped")]
+        waiting = [label for label in self.spec.target_labels if label not in self.results]
+        self.results |= {label: self._result(label, "not tried") for label in waiting}
+        known = f"pipeline {self.spec.name!r}: "
+        told = "; ".join(
+            f"{label}: {error.what.removeprefix(known)}" for label, error in self.errors.items()
+        )
+        failed = f"{len(self.errors)} of {len(self.spec.targets)} targets failed ({told})"
+        parts = [failed, f"committed: {', '.join(committed) or 'none'}"]
+        if waiting:
+            parts.append(f"not tried: {', '.join(waiting)}")
+        first = next(iter(self.errors.values()))
+        return TargetsFailed(
+            f"pipeline {self.spec.name!r}: {', '.join(parts)}",
+            results=self.results,
+            fix=first.fix or "correct this and run it again: only what is missing is loaded",
+        )
+
+    def _result(self, label: str, status: str, **fields: Any) -> TargetResult:
+        target = self.spec.targets[self.spec.target_labels.index(label)]
+        return TargetResult(label, target.connection, target.mode, status, **fields)
+
+
+def _engine_of(plan: Plan) -> str:
+    engine = current_engine()
+    return "database" if plan.path == "same_db" or engine is None else engine.kind
+
+
+def _source_of(plan: Plan) -> str:
+    from ematix_flow.run.provenance import source_text
+
+    function = str(getattr(plan.spec.function, "__name__", ""))
+    text = source_text(
+        plan.source, query=plan.reading.query, table=plan.spec.source_table, function=function
+    )
+    return f"{text}\ntransform_sql: {plan.reading.transform}" if plan.reading.transform else text
+
+
+def settle_lost_runs(run_log: RunLog, spec: PipelineSpec) -> None:
+    """Ask the targets about runs of this pipeline that died: their word decides."""
+    now = utc_now()
+    lost = [
+        r
+        for r in run_log.running(spec.name)
+        if effective_status(r, now) == "lost" and r.declared_in == spec.location.file
+    ]
+    for label, target in zip(spec.target_labels, spec.targets, strict=True):
+        here = [r for r in lost if r.target == label]
+        if not here:
+            continue
+        try:
+            sink = load_backend(config.resolve_connection(target.connection).connection)
+            for record in here:
+                if record.step != "load":
+                    gone = RunError("this run died in the step; whether it was done is not known")
+                    run_log.finish(record.closed("failed", error=gone))
+                    continue
+                counts = sink.settle(record.run_id, spec.name, target.table.name, target.prefix)
+                if counts is not None:
+                    done = dataclasses.replace(record, error_class=None, error_text=None)
+                    run_log.finish(done.closed("succeeded", counts=counts))
+                else:
+                    gone = RunError("this run died before its commit; nothing was written")
+                    run_log.finish(record.closed("failed", error=gone))
+        except EmatixError as error:
+            # The new run meets the same trouble and reports it; the lost ones stay lost till then.
+            logger.warning("lost runs of %s could not be settled: %s", spec.name, error)
+
+
+def already_loaded(
+    run_log: RunLog, spec: PipelineSpec, records: Mapping[str, RunRecord]
+) -> dict[str, str]:
+    """The targets that the last run loaded before it failed, with the run that did.
+
+    The log says which they are, and each target is asked. A run with other parameters is
+    another load, and does not count.
+    """
+    last = run_log.last(spec.name, declared_in=spec.location.file)
+    if last is None:
+        return {}
+    loads = {r.target: r for r in run_log.get(last.run_id) if r.step == "load"}
+    ends = {r.status for r in loads.values()}
+    if ends == {"succeeded"} or "running" in ends:
+        return {}
+    found = {}
+    for label, target in zip(spec.target_labels, spec.targets, strict=True):
+        record, now = loads.get(label), records[label]
+        if record is None or record.status != "succeeded":
+            continue
+        if (record.parameters, record.mode) != (now.parameters, now.mode):
+            return {}
+        run_id = str(record.metrics.get("loaded_by", record.run_id))
+        with contextlib.suppress(EmatixError):  # the load meets the same trouble and reports it
+            sink = load_backend(config.resolve_connection(target.connection).connection)
+            if sink.committed(run_id, target.table.name, target.prefix) is not None:
+                found[label] = run_id
+    return found

@@ -1,0 +1,83 @@
+"""The value of a watermark as canonical text, and which of two values is greater."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+from ematix_flow import types as t
+from ematix_flow.errors import ConfigError, DeclarationError
+
+KINDS = (
+    *("small_int", "integer", "big_int", "numeric", "text", "string"),
+    *("date", "timestamp", "timestamp_tz"),
+)
+_NUMBERS = ("small_int", "integer", "big_int", "numeric")
+
+
+def canonical_value(value: Any, kind: t.ColumnType) -> str | None:
+    """A driver's value as text that sorts and reads back without loss."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, datetime):
+        if isinstance(kind, t.TimestampTZ):
+            zoned = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+            return zoned.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f+00:00")
+        return value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+    if isinstance(value, date):
+        return value.isoformat()
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
+
+
+def read_value(text: str, kind: t.ColumnType) -> Any:
+    """The Python value behind canonical text, or behind what a user typed for it."""
+    try:
+        if kind.kind in ("small_int", "integer", "big_int"):
+            return int(text)
+        if isinstance(kind, t.Numeric):
+            return Decimal(text)
+        if isinstance(kind, t.Date):
+            return date.fromisoformat(text)
+        if isinstance(kind, t.Timestamp | t.TimestampTZ):
+            return _instant(text, zoned=isinstance(kind, t.TimestampTZ))
+    except (ValueError, ArithmeticError) as error:
+        raise ConfigError(f"{text!r} is not a {kind}", fix="write it as in the source") from error
+    return text
+
+
+def _instant(text: str, *, zoned: bool) -> datetime:
+    read = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+    if zoned:
+        return read if read.tzinfo else read.replace(tzinfo=timezone.utc)
+    if read.tzinfo:
+        raise ValueError("a time zone where none belongs")
+    return read
+
+
+def greater_value(left: str | None, right: str | None, kind: t.ColumnType) -> str | None:
+    """The greater of two canonical values."""
+    if left is None or right is None:
+        return right if left is None else left
+    return max((left, right), key=lambda value: read_value(value, kind))
+
+
+def lowered(value: str, by: object, kind: t.ColumnType) -> str:
+    """A watermark moved back by ``lookback``: a time span, or a number of the column's unit."""
+    read = read_value(value, kind)
+    if isinstance(read, str):
+        raise DeclarationError(
+            "lookback= does not go with a watermark column of text", fix="remove it"
+        )
+    if isinstance(read, int | Decimal):
+        if isinstance(by, timedelta):
+            raise DeclarationError(
+                f"lookback= is a time span, but the watermark column is {kind}",
+                fix="give it as a number",
+            )
+        return canonical_value(read - Decimal(str(by)), kind) or ""
+    span = by if isinstance(by, timedelta) else timedelta(seconds=float(str(by)))
+    try:
+        return canonical_value(read - span, kind) or ""
+    except OverflowError:
+        return canonical_value(read.min.replace(tzinfo=getattr(read, "tzinfo", None)), kind) or ""

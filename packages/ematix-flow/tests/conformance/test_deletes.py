@@ -1,0 +1,128 @@
+"""Keys that leave the source: deleted or marked, counted, and never by accident."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+
+from conformance.conftest import Loader
+from conformance.story import Story
+from conformance.test_merge import COLUMNS, SCHEMA, Parts, part, parts
+from ematix_flow import BigInt, Text, ematix, pk
+from ematix_flow.errors import EmptySource, TooManyDeletes
+from harness.base import Harness
+from oracle.merge import Merge
+from oracle.state import Row
+
+pytestmark = pytest.mark.needs("revise")
+
+
+def test_absent_keys_are_deleted_within_bounds_and_counted(
+    backend: Harness, loader: Loader
+) -> None:
+    story = Story(backend, loader, Parts, SCHEMA, options={"handle_deletes": "hard"})
+    hard = parts(handle_deletes="hard")
+    story.load(hard, [part(k) for k in range(10)])
+    _, said = story.refused(hard, [], EmptySource)
+    assert "0 rows" in said
+    assert "allow_empty=" in said
+    half = [part(k) for k in range(4)] + [part(4, "changed"), part(99)]
+    story.foretold(hard, half)
+    result = story.load(hard, half)
+    assert (result.counts.deleted, result.counts.updated, result.counts.inserted) == (5, 1, 1)
+    verdict, said = story.refused(hard, [part(0), part(1)], TooManyDeletes)
+    assert f"{verdict.count} of the 6 rows" in said
+    assert "max_delete_fraction=" in said
+    everything = parts(handle_deletes="hard", max_delete_fraction=1)
+    story.load(everything, [part(7)], max_delete_fraction=1)
+    assert [r["k"] for r in story.found()] == [7]
+
+
+def test_soft_deletes_are_stamped_once_and_a_returning_key_is_cleared(
+    backend: Harness, loader: Loader
+) -> None:
+    options = {"handle_deletes": "soft", "soft_delete_column": "gone at"}
+    story = Story(backend, loader, Parts, SCHEMA, options=options)
+    soft = parts(**options)
+    story.load(soft, [part(k, "x") for k in range(6)])
+    story.load(soft, [part(k, "x") for k in range(4)])
+    story.load(soft, [part(k, "x") for k in range(3)])
+    stamps = {r["k"]: r["gone at"] for r in story.found()}
+    assert stamps[0] is None
+    assert stamps[3] > stamps[4] == stamps[5]
+    back = [part(0, "x"), part(1, "x"), part(2, "x"), part(4, "x"), part(5, "y")]
+    result = story.load(soft, back)
+    assert (result.counts.updated, result.counts.unchanged, result.counts.deleted) == (2, 3, 0)
+    # Rows that are marked already do not count among those that could go.
+    verdict, _ = story.refused(soft, [part(0, "x"), part(3, "x")], TooManyDeletes)
+    assert verdict.count == 4
+    story.refused(soft, [], EmptySource)
+
+
+FEED = f"{SCHEMA}, op STRING, seq BIGINT"
+
+
+def message(k: Any, a: Any, op: str | None, seq: int = 0) -> Row:
+    return {**part(k, a), "op": op, "seq": seq}
+
+
+def deletes(row: Row) -> bool:
+    return row["op"] == "D"
+
+
+def test_rows_that_say_so_are_deletes(backend: Harness, loader: Loader) -> None:
+    story = Story(backend, loader, Parts, FEED, options={"delete_when": "op = 'D'"})
+    told = parts(delete_when=deletes)
+    story.load(told, [message(1, "x", "I"), message(2, "x", None), message(3, "x", "D")])
+    feed = [message(1, None, "D"), message(2, "y", "U"), message(4, "x", "I"), message(9, "x", "D")]
+    result = story.load(told, feed)
+    assert (result.counts.deleted, result.counts.updated, result.counts.inserted) == (1, 1, 1)
+    story.load(told, [message(1, "back", "I"), message(2, "y", "U"), message(4, "x", "D")])
+    assert sorted((r["k"], r["a"]) for r in story.found()) == [(1, "back"), (2, "y")]
+
+
+def test_the_last_word_on_a_key_may_be_a_delete(backend: Harness, loader: Loader) -> None:
+    options = {"duplicate_keys": "last", "order_by": "seq"}
+    story = Story(backend, loader, Sequenced, FEED, options={"delete_when": "op = 'D'", **options})
+    rule = Merge(key=("k",), columns=(*COLUMNS, "seq"), delete_when=deletes, **options)
+    story.load(rule, [message(1, "x", "I", 1), message(2, "x", "I", 1), message(3, "x", "I", 1)])
+    story.load(
+        rule,
+        [
+            message(1, "y", "U", 2),
+            message(1, None, "D", 3),
+            message(2, None, "D", 2),
+            message(2, "z", "I", 3),
+            message(4, "x", "I", 2),
+            message(4, None, "D", 3),
+        ],
+    )
+    assert sorted((r["k"], r["a"]) for r in story.found()) == [(2, "z"), (3, "x")]
+
+
+@ematix.table(schema="app")
+class Sequenced:
+    k: Annotated[BigInt, pk()]
+    a: Text | None
+    b: BigInt | None
+    seq: BigInt | None
+
+
+def test_rows_that_say_so_are_marked_where_deletes_are_soft(
+    backend: Harness, loader: Loader
+) -> None:
+    options = {"delete_when": "op = 'D'", "handle_deletes": "soft"}
+    story = Story(backend, loader, Parts, FEED, options=options)
+    rule = parts(handle_deletes="soft", delete_when=deletes)
+    story.load(rule, [message(k, "x", "I") for k in range(4)])
+    feed = [message(0, "x", "U"), message(1, "y", "D"), message(2, "x", "U"), message(3, "z", "U")]
+    story.load(rule, feed)
+    assert sorted((r["k"], r["a"], r["deleted_at"] is None) for r in story.found()) == [
+        (0, "x", True),
+        (1, "x", False),
+        (2, "x", True),
+        (3, "z", True),
+    ]
+    again = story.load(rule, feed)
+    assert (again.counts.deleted, again.counts.updated) == (0, 0)
