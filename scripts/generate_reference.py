@@ -11,7 +11,6 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from ematix_flow.modes.base import ENTRY_POINTS as MODE_ENTRY_POINTS
 from ematix_flow.redaction import is_secret_field
 from ematix_flow.registry import isolated_registry
 from ematix_flow.sql.spark import spark_ddl
-from ematix_flow.transforms import filter_where
 
 # Run as a file, Python would look beside it only.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -192,23 +190,6 @@ class _Sample(ManagedTable):
 
 
 _PROBES: dict[str, dict[str, Any]] = {
-    "targets": {},
-    "update_columns": {"mode": "merge", "update_columns": ("at",)},
-    "compare_columns": {"mode": "merge", "compare_columns": ("at",)},
-    "event_timestamp_column": {"mode": "scd2", "event_timestamp_column": "at"},
-    "ttl": {"mode": "scd2", "ttl": timedelta(days=1)},
-    "ttl_seconds": {"mode": "scd2", "ttl_seconds": 60},
-    "handle_deletes": {"mode": "merge", "handle_deletes": "soft"},
-    "delete_when": {"mode": "merge", "delete_when": "id = 'x'"},
-    "order_by": {"mode": "merge", "order_by": "at"},
-    "incremental": {"incremental": True, "watermark_column": "at"},
-    "incremental_column": {"incremental_column": "at"},
-    "watermark_column": {"watermark_column": "at"},
-    "lookback": {"lookback": timedelta(hours=1)},
-    "on_drift": {"on_drift": "warn"},
-    "transform_sql": {"transform_sql": "SELECT * FROM source"},
-    "transforms_pre": {"transforms_pre": [filter_where("id IS NOT NULL")]},
-    "transforms_post": {"transforms_post": [print]},
     "engine": {"engine": "distributed"},
     "peers": {"peers": ["http://worker:7077"]},
     "master": {"master": "spark://master:7077"},
@@ -231,8 +212,7 @@ def pipeline_options() -> str:
         "Pipeline options",
         "All are keywords of `@ematix.pipeline(…)`; `@ematix.job` is the same. Every option is"
         " checked when it is declared. One that this version cannot execute makes a run fail with"
-        " `NotAvailableYet` before any row moves. One that only modifies such a feature is kept and"
-        " has no effect until then.",
+        " `NotAvailableYet` before any row moves.",
         table(("option", "default", "meaning", "executed in this version?"), rows),
         "## Modes",
         modes,
@@ -263,17 +243,13 @@ def _executed(option: str) -> str:
         return NO_EFFECT_YET[option]
     if option not in _PROBES:
         return YES
-    if option == "targets":
-        return LATER
     with isolated_registry():
         declared = ematix.pipeline(
             target=_Sample, name="probe", source_table="s.u", **_PROBES[option]
         )(lambda: None)
     if not declared.spec.not_yet:
         raise SystemExit(f"option {option} is executed now: remove it from _PROBES")
-    return (
-        "`auto` only" if option == "engine" else "`error` only" if option == "on_drift" else LATER
-    )
+    return "`auto` only" if option == "engine" else LATER
 
 
 # Errors, settings, support
@@ -384,6 +360,7 @@ def _backend_classes() -> dict[str, type[Backend]]:
 
 def _any_connection(kind: str) -> Connection:
     fields: dict[str, Any] = {
+        "mysql": {"url": "mysql://host/database"},
         "postgres": {"url": "postgres://host/database"},
         "object_store_local": {"path": "folder"},
     }.get(kind, {"path": "file"})

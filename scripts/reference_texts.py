@@ -23,22 +23,13 @@ PRODUCTS = {
 }
 
 _SCHEDULED = "there is no scheduler yet"
-_MERGE = "no effect before merge"
 
-# Options that are checked and kept, but change nothing in append and truncate.
+# Options that are checked and kept, but change nothing yet.
 NO_EFFECT_YET = {
     "schedule": f"shown by `flow status`; {_SCHEDULED}",
     "timezone": f"shown by `flow status`; {_SCHEDULED}",
     "upstream_freshness_secs": f"kept; {_SCHEDULED}",
     "retry": f"kept; {_SCHEDULED}",
-    "keys": _MERGE,
-    "soft_delete_column": _MERGE,
-    "max_delete_fraction": _MERGE,
-    "duplicate_keys": _MERGE,
-    "null_watermark": "no effect before incremental",
-    "allow": "no effect before schema evolution",
-    "continue_on_failure_post": "no effect before transforms_post",
-    "continue_on_target_failure": "no effect before several targets",
     "depends_on": "yes: `flow run` keeps the order",
 }
 
@@ -65,17 +56,17 @@ OPTIONS = {
     "handle_deletes": '`"hard"` or `"soft"`: what happens to keys that the source lost.',
     "soft_delete_column": "The column that a soft delete sets.",
     "max_delete_fraction": "The largest share of rows that one run may delete.",
-    "delete_when": "A SQL predicate on incoming rows that marks a delete.",
+    "delete_when": "A condition on the source's columns, in Spark SQL, that marks a delete.",
     "duplicate_keys": '`"error"`, `"first"` or `"last"`: which of several rows of a key counts.',
     "order_by": "What decides between them.",
     "incremental": "Read only what is new since the last run.",
-    "incremental_column": "Another spelling of `watermark_column`.",
+    "incremental_column": "Short for `incremental=True` and `watermark_column=`.",
     "watermark_column": "The column that tells what is new.",
     "lookback": "How far behind the watermark to read again.",
     "null_watermark": '`"error"` or `"load"`: what happens to rows without a watermark.',
-    "on_drift": "What happens when the table differs from its declaration.",
+    "on_drift": '`"error"`, `"warn"` or `"evolve"` when the table differs; or a mapping by kind.',
     "allow": "Changes of a table that may lose data, by name.",
-    "allow_empty": 'Let `mode="truncate"` empty the table when the source is empty.',
+    "allow_empty": 'Let `mode="truncate"` or `handle_deletes=` empty the table.',
     "force_path": '`"same_db"` or `"spark"` instead of the automatic choice.',
     "transform_sql": "Spark SQL over `source`, between reading and landing.",
     "transforms_pre": "Steps of `ematix_flow.transforms` that change the rows before they land.",

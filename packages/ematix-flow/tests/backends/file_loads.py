@@ -47,12 +47,15 @@ def load(
     table = Table(name, tuple(Column(type=kind, name=column) for column, kind in columns))
     names = [column for column, _ in columns]
     options = LoadOptions(allow_empty=allow_empty)
+    chosen = load_mode(mode)
+    shape = chosen.shape(table, options)
     now = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc)
     return Load(
         table=table,
         name=name,
         columns=tuple(columns),
-        change=change or load_mode(mode).plan(table, names, options),
+        incoming=shape.incoming,
+        change=change or chosen.plan(shape, names, options, None),
         run=RunRow(f"run-{os.getpid()}-{next(_run_numbers)}", pipeline, mode, "spark", now, now),
         creates=True,
         files=FileOptions(**files),

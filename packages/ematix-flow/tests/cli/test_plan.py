@@ -281,3 +281,5 @@ def test_a_kept_plan_holds_no_row(shop: Path, flow: Flow) -> None:
     query(shop, "UPDATE raw.words SET word = 'for your eyes only' WHERE number = 2")
     assert flow("plan", "log_words", "--out", "plan.json").code == 0
     assert "eyes" not in (shop / "plan.json").read_text()
+    said = flow("plan", "log_words", "--out", "no/such/folder/plan.json")
+    assert (said.code, "cannot be written" in said.err) == (2, True)

@@ -21,6 +21,7 @@ _DIFFERS = pytest.StashKey[bool]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*abilities): only backends that declare all of them")
+    config.addinivalue_line("markers", "every_harness: not only one harness per kind of backend")
 
 
 _proof = Proof()
@@ -76,6 +77,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _parameter(cls: type[Harness]) -> Any:
     marks = [pytest.mark.services(cls.service)] if cls.service else []
     return pytest.param(cls, id=cls.name, marks=marks)
+
+
+_turns: dict[str, list[str]] = {}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Harnesses of one kind share its code, so they take turns; ``make soak`` runs them all."""
+    given = getattr(getattr(item, "callspec", None), "params", {}).get("backend")
+    if given is None or item.get_closest_marker("every_harness"):
+        return
+    tests = _turns.setdefault(str(item.path), [])
+    test = getattr(item, "originalname", item.name)
+    if test not in tests:
+        tests.append(test)
+    alike = [cls.name for cls in all_harnesses() if cls.kind == given.kind]
+    if alike.index(given.name) != tests.index(test) % len(alike):
+        item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture

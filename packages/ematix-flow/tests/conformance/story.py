@@ -14,25 +14,25 @@ from uuid import UUID as Uuid
 
 import pytest
 
-from ematix_flow import Boolean, EmatixError, ManagedTable, String, TimestampTZ
+from ematix_flow import EmatixError, ManagedTable
+from ematix_flow import types as t
 from ematix_flow.change import Counts
 from ematix_flow.model import Column, Table
 from ematix_flow.pipeline import Pipeline
 from ematix_flow.run.result import RunResult
-from ematix_flow.types import UUID
 from harness.base import Harness
 from oracle.events import EventHistory, tally
 from oracle.state import RUN, Outcome, Refused, Row, Run, Tally
 
-OWN = {
-    "_run_id": UUID(),
-    "_loaded_at": TimestampTZ(),
-    "deleted_at": TimestampTZ(),
-    "gone at": TimestampTZ(),
-    "valid_from": TimestampTZ(),
-    "valid_to": TimestampTZ(),
-    "is_current": Boolean(),
-    "row_hash": String(64),
+OWN: dict[str, t.ColumnType] = {
+    "_run_id": t.UUID(),
+    "_loaded_at": t.TimestampTZ(),
+    "deleted_at": t.TimestampTZ(),
+    "gone at": t.TimestampTZ(),
+    "valid_from": t.TimestampTZ(),
+    "valid_to": t.TimestampTZ(),
+    "is_current": t.Boolean(),
+    "row_hash": t.String(64),
 }
 Declare = Callable[..., Pipeline]
 

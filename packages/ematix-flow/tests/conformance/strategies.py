@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from oracle.state import Row
@@ -27,6 +27,7 @@ def examples(count: int) -> Callable[..., Any]:
         max_examples=count,
         deadline=None,
         derandomize=True,
+        phases=[Phase.explicit, Phase.generate],  # a seed has no smaller seed
         suppress_health_check=list(HealthCheck),
     )
 

@@ -84,9 +84,9 @@ def test_an_appended_range_is_replaced(backend: Harness, loader: Loader, seed: i
     pipeline(first).sync()
     before = stored_rows(backend, Lines.__table__)
     mark = load_mark(backend, Lines)
-    counted = refill(pipeline(second), "20", "60", slice="15", dry_run=True)
+    counted = refill(pipeline(second), "20", "60", slice="20", dry_run=True)
     assert stored_rows(backend, Lines.__table__) == before
-    done = refill(pipeline(second), "20", "60", slice="15", again=False)
+    done = refill(pipeline(second), "20", "60", slice="20", again=False)
     assert [r.counts for r in done] == [r.counts for r in counted]
     assert (total(done, "deleted"), total(done, "inserted")) == (
         len(inside(first, 20, 60)),
@@ -97,7 +97,7 @@ def test_an_appended_range_is_replaced(backend: Harness, loader: Loader, seed: i
     assert_same(inside(after, 20, 60), inside(second, 20, 60))
     assert {r["_run_id"] for r in inside(after, 20, 60)} == {r.run_id for r in done}
     assert load_mark(backend, Lines) == mark
-    assert refill(pipeline(second), "20", "60", slice="15", again=False) == []
+    assert refill(pipeline(second), "20", "60", slice="20", again=False) == []
     assert_same(stored_rows(backend, Lines.__table__), after, ignoring=())
     assert backend.litter(backend.connection("target")) == []
 

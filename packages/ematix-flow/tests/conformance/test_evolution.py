@@ -347,6 +347,10 @@ class Conversion:
     after: Any
     unfit: Any
 
+    @property
+    def name(self) -> str:
+        return " to ".join(str(parse_annotation(kind)[0]) for kind in (self.old, self.new))
+
 
 CONVERSIONS = [
     Conversion("narrow", BigInt, SmallInt, ("BIGINT", "SMALLINT"), 5, 5, 2**15),
@@ -363,18 +367,24 @@ CONVERSIONS = [
         "narrow", Numeric[10, 2], Integer, ("DECIMAL(10,2)", "INT"), Decimal(7), 7, Decimal("7.5")
     ),
     Conversion("narrow", Double, Float, ("DOUBLE", "FLOAT"), 0.5, 0.5, 0.1),
+    Conversion("narrow", Text, String[3], ("STRING", "STRING"), "abc", "abc", "日付 x"),
     Conversion("retype", Text, BigInt, ("STRING", "BIGINT"), "12", 12, "twelve"),
+    Conversion("retype", BigInt, String[3], ("BIGINT", "STRING"), 123, "123", 1234),
     Conversion(
         "retype", Text, Numeric[8, 2], ("STRING", "DECIMAL(8,2)"), "1.25", Decimal("1.25"), "x"
     ),
 ]
 
 
-@pytest.mark.parametrize("case", CONVERSIONS, ids=lambda c: f"{c.schemas[0]} to {c.schemas[1]}")
+@pytest.mark.parametrize("case", CONVERSIONS, ids=lambda c: c.name)
 def test_a_column_changes_its_type_if_all_its_values_fit(
     case: Conversion, backend: Harness, loader: Loader
 ) -> None:
     old, table = items(v=case.old), items(v=case.new)
+    types = [spelled(backend, parse_annotation(kind)[0]) for kind in (case.old, case.new)]
+    if types[0] == types[1]:
+        # Where a product knows no length of texts, there is nothing to change.
+        return
     loader(old, [(1, case.fits), (2, case.unfit)], f"id INT, v {case.schemas[0]}").sync()
     change = loader(
         table,

@@ -248,3 +248,22 @@ def test_a_query_is_read_once_from_the_lowest_watermark(backend: Harness, source
         (after,) = raw.execute("SELECT nextval('reads')").fetchall()[0]
     # Rows 3 to 6 were read, once: the watermark of the first target is 3.
     assert after - before - 1 == 4
+
+
+def test_each_target_names_columns_in_its_own_way(backend: Harness, source: Source) -> None:
+    with duckdb.connect(str(backend.folder / "rows.duckdb")) as raw:
+        raw.execute("CREATE TABLE raw AS SELECT 1::BIGINT AS id, ' x ' AS word, 't' AS token")
+
+    @ematix.pipeline(
+        targets=[
+            WIDE,
+            Target(table=Narrow, connection="two", column_map={"word": "token", "token": "word"}),
+        ],
+        source_connection="rows",
+        source_table="raw",
+    )
+    def load() -> None: ...
+
+    load.sync()
+    assert stored(backend, "one", Wide) == [(1, "x", "t")]
+    assert stored(backend, "two", Narrow) == [(1, "T", " x ")]

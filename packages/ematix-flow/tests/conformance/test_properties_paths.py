@@ -134,7 +134,8 @@ def test_both_paths_merge_alike(backend: Harness, loader: Loader, seed: int) -> 
         story = FedStory(backend, loader, fresh_rows(), "", options=options, path=path)
         for number, batch in enumerate(batches):
             story.schema = str(number)
-            assert story.load(rule, batch).path == path
+            # A database that cannot do all of it leaves it to Spark.
+            assert story.load(rule, batch).path in (path, "spark")
         found.append(story.found())
     assert_same(*found, ignoring=("_run_id", "_loaded_at"))
 

@@ -14,7 +14,7 @@ from ematix_flow.run.log import open_run_log
 from ematix_flow.transforms import deduplicate_by, filter_where, limit, sample_pct
 from harness.base import Harness
 
-SCHEMA = "id LONG, word STRING, rank LONG, kind STRING"
+SCHEMA = "id LONG, word STRING, grade LONG, kind STRING"
 ROWS = [
     (1, "  Ada ", 1, "keep"),
     (2, "ada", 5, "keep"),
@@ -32,7 +32,7 @@ ROWS = [
 class Words:
     id: Annotated[BigInt, pk()]
     word: Annotated[Text | None, trim(), lower()]
-    rank: BigInt | None
+    grade: BigInt | None
 
 
 @ematix.table(schema="steps")
@@ -45,7 +45,7 @@ class Counted:
 class Raw:  # the rows before anything is done to them
     id: Annotated[BigInt, pk()]
     word: Text | None
-    rank: BigInt | None
+    grade: BigInt | None
     kind: Text | None
 
 
@@ -56,23 +56,23 @@ def stored(backend: Harness, table: Any = Words) -> list[tuple[Any, ...]]:
 
 
 def first_of_each_word() -> list[tuple[Any, ...]]:
-    """The rows of kind keep with a word, and of each word the one with the highest rank."""
+    """The rows of kind keep with a word, and of each word the one with the highest grade."""
     kept: dict[str, tuple[Any, ...]] = {}
-    for id_, word, rank, kind in ROWS:
+    for id_, word, grade, kind in ROWS:
         cleaned = word.strip().lower() if word is not None else None
         if kind != "keep" or not cleaned:
             continue
-        # The greatest rank is first, NULL is last, and the least id decides between equals.
-        order = (rank is None, -(rank or 0), id_)
+        # The greatest grade is first, NULL is last, and the least id decides between equals.
+        order = (grade is None, -(grade or 0), id_)
         held = kept.get(cleaned)
         if held is None or order < held[0]:
-            kept[cleaned] = (order, (id_, cleaned, rank))
+            kept[cleaned] = (order, (id_, cleaned, grade))
     return sorted((row for _, row in kept.values()), key=repr)
 
 
 CHOOSE = [
     filter_where("kind = 'keep' AND word <> ''"),
-    deduplicate_by(keys=("word",), order_by="rank desc"),
+    deduplicate_by(keys=("word",), order_by="grade desc"),
 ]
 
 
@@ -92,7 +92,7 @@ def test_a_function_may_change_the_rows_or_refuse_them(backend: Harness, loader:
         assert seen[-1] > 5, f"only {seen[-1]} rows"
 
     def louder(rows: Any) -> Any:
-        return rows.selectExpr("id", "upper(word) AS word", "CAST(rank AS STRING) AS rank")
+        return rows.selectExpr("id", "upper(word) AS word", "CAST(grade AS STRING) AS grade")
 
     loader(Words, ROWS, SCHEMA, transforms_pre=[enough, louder]).sync()
     expected = [(i, w.strip().upper() if w is not None else None, r) for i, w, r, _ in ROWS]
@@ -198,13 +198,13 @@ def test_what_follows_a_load(backend: Harness, loader: Loader) -> None:
 
     @ematix.transform(name="more")
     def more(conn: Any) -> str:
-        return f"UPDATE {spelled} SET rank = 100 WHERE id = 2"
+        return f"UPDATE {spelled} SET grade = 100 WHERE id = 2"
 
     def look(target: Any, run: Any) -> dict[str, int]:
-        told.append((run.id, target.query(f"SELECT rank FROM {spelled} ORDER BY id")))
+        told.append((run.id, target.query(f"SELECT grade FROM {spelled} ORDER BY id")))
         return {"looked": 1}
 
-    steps = [f"UPDATE {spelled} SET rank = 50 WHERE id = 1", ematix.transform_ref("more"), look]
+    steps = [f"UPDATE {spelled} SET grade = 50 WHERE id = 1", ematix.transform_ref("more"), look]
     held = loader(Words, ROWS, SCHEMA, transforms_post=steps)
     assert [s.partition(" SET")[0] for s in held.preview().transforms_post] == [
         f"UPDATE {spelled}",
@@ -215,9 +215,9 @@ def test_what_follows_a_load(backend: Harness, loader: Loader) -> None:
     assert not backend.exists(backend.connection("target"), Words.__table__.name)
     result = held.sync()
     assert [step.status for step in result.post] == ["succeeded"] * 3
-    ((run_id, ranks),) = told
+    ((run_id, grades),) = told
     assert run_id == result.run_id
-    assert [row["rank"] for row in ranks][:2] == [50, 100]
+    assert [row["grade"] for row in grades][:2] == [50, 100]
     log = open_run_log()
     records = {r.step: r for r in log.get(result.run_id)}
     log.close()
@@ -225,7 +225,7 @@ def test_what_follows_a_load(backend: Harness, loader: Loader) -> None:
     assert {r.status for r in records.values()} == {"succeeded"}
     assert records["post:3"].metrics == {"looked": 1}
     assert records["post:1"].parent_id == result.run_id
-    assert "SET rank = 50" in records["post:1"].source
+    assert "SET grade = 50" in records["post:1"].source
 
 
 def test_a_step_that_fails_leaves_the_load(backend: Harness, loader: Loader) -> None:
@@ -273,7 +273,7 @@ def test_targets_without_statements_say_so(tmp_path: Any, engine: object) -> Non
         transforms_post=["ANALYZE steps.words"],
     )
     def load(conn: Any) -> str:
-        return "SELECT 1 AS id, 'a' AS word, 1 AS rank"
+        return "SELECT 1 AS id, 'a' AS word, 1 AS grade"
 
     for ask in (load.sync, load.preview, load.dry_run):
         with pytest.raises(Unsupported, match=r"runs no statements.*cannot hold SQL"):

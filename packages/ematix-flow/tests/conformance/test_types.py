@@ -40,7 +40,7 @@ from ematix_flow import (
 from ematix_flow.backends.loading import load_backend
 from harness.base import Harness
 
-pytestmark = pytest.mark.needs("every type")
+pytestmark = [pytest.mark.needs("every type"), pytest.mark.every_harness]
 
 
 @ematix.table(schema="types")

@@ -14,7 +14,10 @@ from ematix_flow.engine.connect_server import connect_server
 from ematix_flow.engine.settings import derive
 
 TESTS = Path(__file__).parent.parent
-FILES = ("test_append.py", "test_truncate.py", "test_types.py")
+FILES = (
+    *("test_append.py", "test_truncate.py", "test_types.py"),
+    *("test_fan_out.py", "test_transforms.py"),
+)
 PROMISES = (
     "test_a_run_inserts_every_row",
     "test_a_dry_run_counts",
@@ -23,6 +26,8 @@ PROMISES = (
     "test_an_empty_source_is_refused",
     "test_every_value_lands",
     "test_every_value_reads_back",
+    "test_the_source_is_read_once",
+    "test_transform_sql_over_the_source",
 )
 HARNESSES = ("duckdb", "sqlite", "postgres", "parquet", "csv")
 

@@ -19,7 +19,6 @@ __all__ = ["backend"]
 
 def pytest_configure(config: pytest.Config) -> None:
     conformance.pytest_configure(config)
-    config.addinivalue_line("markers", "every_harness: not only one harness per kind of backend")
     config.addinivalue_line("markers", "servers: only backends that are reached over a network")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +27,8 @@ class Life:
     state: State = field(default_factory=State)
     turns: Any = field(default_factory=itertools.count)
     through: Connection | None = None
+    dead: int = 0
+    counted: Tally | None = None
 
     @property
     def table(self) -> Table:
@@ -69,37 +72,46 @@ class Life:
         rows = self.arriving()
         self.took(rows, self.pipeline(rows).sync().run_id)
 
-    def run(self) -> None:
+    def run(self) -> list[str]:
         """The next run, in a process of its own, must succeed and leave nothing behind."""
-        rows = self.arriving()
-        outcome = self.world.run(**self.tale.order(rows))
-        assert outcome.result is not None
-        self.took(rows, outcome.result["run_id"])
-        # Files that a reader finds without asking a manifest are the same rows.
-        self.same(self.world.stored(self.table))
-        assert self.world.litter() == []
+        return run_all([self])
 
-    def killed(self, point: str) -> None:
-        """A run dies at a point; the target, the next run and the log are what they must be."""
+    def die(self, point: str) -> None:
+        """The next run kills its process at a point: the target is as before or as after."""
         rows = self.arriving()
-        pid = self.world.kill(point, **self.tale.order(rows))
-        counted = None
+        self.dead = self.world.kill(point, **self.tale.order(rows))
+        self.counted = None
         if point == "committed":
-            counted = self.took(rows, self.world.record(pid).run_id)
+            self.counted = self.took(rows, self.world.record(self.dead).run_id)
         else:
             self.untouched()
-        assert self.world.shown(pid) == "lost"
-        self.run()
-        settled = self.world.record(pid)
-        if counted is None:
-            assert (settled.status, tally_of(settled), settled.rows_read) == ("failed", Tally(), 0)
-            assert "died before its commit" in str(settled.error_text)
+        assert self.world.shown(self.dead) == "lost"
+
+    def settled(self) -> None:
+        """After the next run, the log says what became of the one that died."""
+        record = self.world.record(self.dead)
+        if self.counted is None:
+            assert (record.status, tally_of(record), record.rows_read) == ("failed", Tally(), 0)
+            assert "died before its commit" in str(record.error_text)
         else:
-            assert (settled.status, tally_of(settled)) == (
-                "succeeded",
-                replace(counted, unchanged=0),
-            )
-            assert settled.error_text is None
+            counted = replace(self.counted, unchanged=0)
+            assert (record.status, tally_of(record)) == ("succeeded", counted)
+            assert record.error_text is None
+
+
+def run_all(lives: Sequence[Life]) -> list[str]:
+    """The next run of each, all in one process; the points announced, by their first words."""
+    world = lives[0].world
+    given = [life.arriving() for life in lives]
+    orders = [world.order(**life.tale.order(rows)) for life, rows in zip(lives, given, strict=True)]
+    outcomes = world.run_all(orders)
+    for life, rows, outcome in zip(lives, given, outcomes, strict=True):
+        assert outcome.result is not None
+        life.took(rows, outcome.result["run_id"])
+        # Files that a reader finds without asking a manifest are the same rows.
+        life.same(world.stored(life.table))
+    assert world.litter() == []
+    return list(dict.fromkeys(p.split()[0] for outcome in outcomes for p in outcome.points))
 
 
 def tally_of(record: RunRecord) -> Tally:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from crash.child import Events, Others
-from crash.life import Life
+from crash.life import Life, run_all
 from crash.tales import TALES
 from crash.world import World, after, first_of_their_kind, plain
 from ematix_flow.backends.loading import load_backend
@@ -35,19 +35,20 @@ def lives_in(world: World) -> list[Life]:
 
 
 def begin(lives: Sequence[Life]) -> list[str]:
-    """Load each table for the first time; the points announced, by their first words."""
-    given = [life.arriving() for life in lives]
-    orders = [
-        life.world.order(**life.tale.order(rows)) for life, rows in zip(lives, given, strict=True)
-    ]
-    outcomes = lives[0].world.run_all(orders)
-    for life, rows, outcome in zip(lives, given, outcomes, strict=True):
-        assert outcome.result is not None
-        life.took(rows, outcome.result["run_id"])
-    kinds = list(dict.fromkeys(p.split()[0] for outcome in outcomes for p in outcome.points))
-    assert {*BEFORE_THE_COMMIT, "committed"} <= {*kinds}
-    assert kinds[-1] == "committed"
-    return kinds
+    """Load each table for the first time; the points at which its runs can be killed."""
+    points = run_all(lives)
+    assert {*BEFORE_THE_COMMIT, "committed"} <= {*points}
+    assert points[-1] == "committed"
+    return points
+
+
+def kill(deaths: Sequence[tuple[Life, str]]) -> None:
+    """A run of each life dies at a point; then all go on."""
+    for life, point in deaths:
+        life.die(point)
+    run_all([life for life, _ in deaths])
+    for life, _ in deaths:
+        life.settled()
 
 
 @pytest.mark.every_harness
@@ -62,11 +63,15 @@ def test_a_killed_run_leaves_before_or_after(world: World) -> None:
     if world.backend.name not in first_of_their_kind():
         lives = [lives[turn % len(lives)]]
         points = begin(lives)
-        lives[0].killed(points[turn % len(points)])
+        kill([(lives[0], points[turn % len(points)])])
         return
     points = begin(lives)
-    for n in range(max(len(points), len(lives))):
-        lives[(turn + n) % len(lives)].killed(points[n % len(points)])
+    pairs = [
+        (lives[(turn + n) % len(lives)], points[n % len(points)])
+        for n in range(max(len(points), len(lives)))
+    ]
+    for first in range(0, len(pairs), len(lives)):
+        kill(pairs[first : first + len(lives)])
 
 
 @pytest.mark.soak
@@ -75,8 +80,7 @@ def test_a_killed_run_leaves_before_or_after(world: World) -> None:
 def test_a_run_killed_at_any_point_in_any_mode(world: World) -> None:
     lives = lives_in(world)
     for point in begin(lives):
-        for life in lives:
-            life.killed(point)
+        kill([(life, point) for life in lives])
 
 
 @pytest.mark.parametrize(
@@ -88,8 +92,12 @@ def test_a_run_killed_at_any_point_in_any_mode(world: World) -> None:
 )
 def test_a_first_run_that_is_killed_leaves_no_table(world: World, point: str) -> None:
     """The mode with the most to create: of its two tables there is neither."""
-    life = lives_in(world)[-2 if len(lives_in(world)) > 1 else 0]
-    life.killed(point)
+    lives = {life.tale.name: life for life in lives_in(world)}
+    life = lives.get("events", lives["append"])
+    life.die(point)
+    assert world.standing_rows(life.table) is None
+    life.run()
+    life.settled()
 
 
 @pytest.mark.needs("source")

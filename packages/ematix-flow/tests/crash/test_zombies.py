@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from crash.racer import Racer
 from crash.tales import Tale, tale
 from crash.world import World
 from ematix_flow.errors import EmatixError, Fenced
+from ematix_flow.run import batch
 from ematix_flow.run.records import RunRecord
 from oracle.state import Row
 
@@ -21,6 +23,12 @@ pytestmark = [
     pytest.mark.usefixtures("engine"),
     pytest.mark.slow,
 ]
+
+
+@pytest.fixture(autouse=True)
+def stopped_hearts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that sleeps here is a thread, and its heart would go on beating."""
+    monkeypatch.setattr(batch, "HEARTBEAT_INTERVAL", timedelta(hours=1))
 
 
 def expire(home: Path) -> None:

@@ -112,7 +112,12 @@ class ToyLanding(Landing):
 
     def stage(self, engine: Any, rows: Any) -> Staged:
         self.load.announce("staging")
-        held = [[None if v is None else v for v in row] for row in rows.collect()]
+        run = self.load.run
+        # The columns this system adds come last; they are the target's to fill in.
+        added = [run.run_id, run.loaded_at.isoformat()][
+            : len(self.load.columns) - len(rows.columns)
+        ]
+        held = [[*row, *added] for row in rows.collect()]
         self.load.announce("staged")
         return Staged(len(held), 0, held)
 

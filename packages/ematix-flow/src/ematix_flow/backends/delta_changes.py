@@ -156,8 +156,8 @@ class Evaluation:
             if step.changes == name:
                 columns = self.load.columns_of(step.relation)
                 fields = [(OPERATION, "STRING"), *((n, spark_ddl(kind)) for n, kind in columns)]
-        cast = [f"CAST({quote(n)} AS {ddl}) AS {quote(n)}" for n, ddl in fields]
-        self.spools[name] = spool(frame.selectExpr(*cast), self.scratch / name)
+        casts = [f"CAST({quote(n)} AS {ddl}) AS {quote(n)}" for n, ddl in fields]
+        self.spools[name] = spool(frame.selectExpr(*casts), self.scratch / name)
         ddl = ", ".join(f"{quote(n)} {ddl}" for n, ddl in fields)
         return self.spools[name].load(self.spark, ddl)
 
@@ -189,12 +189,13 @@ class Evaluation:
 
     def _taken(self, step: Insert | Replace | Rewrite, outcome: Outcome) -> Outcome:
         columns = self.load.columns
+        # A column of the table may have stayed wider than what arrives for it.
+        casts = [f"CAST({quote(n)} AS {spark_ddl(kind)}) AS {quote(n)}" for n, kind in columns]
         if _copies(step.rows, self.load.column_names):
-            frame = self.change.relations[INCOMING].select(*(quote(n) for n, _ in columns))
-            spooled = self.staged
+            spooled, frame = self.staged, self.change.relations[INCOMING].selectExpr(*casts)
         else:
-            self._spool(step.verb, self.change.query(step.rows))
-            spooled = self.spools[step.verb]
+            rows = self.change.query(step.rows).selectExpr(*casts)
+            spooled = spool(rows, self.scratch / step.verb)
             frame = spooled.load(self.spark, ddl_of(columns))
         counts = dataclasses.replace(outcome.counts, inserted=spooled.rows)
         replaced = None
@@ -238,8 +239,8 @@ class Evaluation:
                 rows = rows.where(f"NOT coalesce({outcome.replaced}, false)")
             rows = rows.unionByName(outcome.added.frame, allowMissingColumns=True)
         columns = [(c.name, c.stored) for c in self.altered[relation]]
-        cast = [f"CAST({quote(n)} AS {ddl}) AS {quote(n)}" for n, ddl in columns]
-        spooled = spool(rows.selectExpr(*cast), self.scratch / f"{relation}-anew")
+        casts = [f"CAST({quote(n)} AS {ddl}) AS {quote(n)}" for n, ddl in columns]
+        spooled = spool(rows.selectExpr(*casts), self.scratch / f"{relation}-anew")
         ddl = ", ".join(f"{quote(n)} {ddl}" for n, ddl in columns)
         return Rows(spooled.load(self.spark, ddl), spooled.rows, spooled.bytes)
 

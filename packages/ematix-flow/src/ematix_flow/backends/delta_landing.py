@@ -131,7 +131,7 @@ class DeltaLanding(Landing):
     def __exit__(self, *exception: object) -> None:
         with file_errors(self.connection):
             self.stage_folder.remove()
-            if self.new_folders and not self.log.versions():
+            if not self.log.versions():
                 self._forget_folder()
         for folder in self.new_folders:
             try:
@@ -140,16 +140,19 @@ class DeltaLanding(Landing):
                 return
 
     def _forget_folder(self) -> None:
-        """Of a table that never came to be, nothing stays."""
-        if not self.log.own_folder.exists():
+        """Of a table that never came to be, nothing of ours stays."""
+        own = self.log.own_folder
+        if not own.exists():
             return
         with commit_lock(self.log):
             if self.log.versions() or self.log.stage_root.exists():
                 return
             for path in self.folder.iterdir() if self.folder in self.new_folders else ():
-                if path != self.log.own_folder:
+                if path != own:
                     shutil.rmtree(path, ignore_errors=True)
-            (self.log.own_folder / _LOCK).unlink(missing_ok=True)
+            (own / _LOCK).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            own.rmdir()
 
     def stage(self, engine: Engine, rows: DataFrame) -> Staged:
         """Write the incoming rows where no reader looks."""

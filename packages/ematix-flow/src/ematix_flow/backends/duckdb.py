@@ -221,7 +221,9 @@ class DuckDB(EmbeddedBackend):
 
     def unfit(self, column: str, was: t.ColumnType, new: t.ColumnType) -> str | None:
         """DuckDB can try a cast."""
-        if isinstance(new, t.Text | t.String):
+        if isinstance(new, t.String):
+            return f"length(CAST({column} AS VARCHAR)) > {new.length}"
+        if isinstance(new, t.Text):
             return None
         read = f"TRY_CAST({column} AS {self.stored_type(new)})"
         if isinstance(was, t.Text | t.String | t.JSON):

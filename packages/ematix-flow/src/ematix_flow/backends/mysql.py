@@ -380,6 +380,17 @@ class MySQL(SqlBackend):
             made.append((act, sql))
         return made
 
+    def steps_sql(self, load: Load, incoming: str) -> list[str]:
+        """The change as it will run; the tables it fills are made before."""
+        made = [f"-- {INCOMING} is {incoming}"]
+        computed = {**load.change.derived, **{s.changes: s.rows for s in load.change.revisions}}
+        for name, rows in computed.items():
+            place = self.relation(name, load).sql(dialect=self.dialect)
+            made.append(f"INSERT INTO {place} {self.render(rows, load)}")
+        for step in load.change.steps:
+            made += [sql for _, sql in self.statements(step, load)]
+        return made
+
     def describe(self, query: SourceQuery) -> tuple[SourceColumn, ...]:
         """Let the server plan the query; it reads no rows."""
         with self.session(read_only=True) as session:

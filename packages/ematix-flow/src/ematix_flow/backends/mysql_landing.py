@@ -19,7 +19,7 @@ from ematix_flow.backends.mysql_load import LoadTask
 from ematix_flow.backends.mysql_types import constant, loaded_text
 from ematix_flow.backends.sql_landing import SqlLanding
 from ematix_flow.change import CURRENT, OPERATION, SIDE, Counts, Revise
-from ematix_flow.errors import EmatixError, Unsupported
+from ematix_flow.errors import EmatixError, Transient, Unsupported
 from ematix_flow.model import LOADED_AT_COLUMN, RUN_ID_COLUMN, TableName
 from ematix_flow.sql.identifiers import column_list, quoted
 
@@ -52,7 +52,7 @@ class MySQLLanding(SqlLanding):
 
     def __init__(self, backend: MySQL, load: Load) -> None:
         super().__init__(backend, load)
-        self._made_schema = False
+        self._staged = self._made_schema = False
         self._collations: dict[str, str] = {}
 
     def __enter__(self) -> MySQLLanding:
@@ -116,9 +116,13 @@ class MySQLLanding(SqlLanding):
     def stage(self, engine: Engine, rows: DataFrame) -> Staged:
         """Every task loads its partition in one transaction, at most once."""
         load = self.load
-        self.session.rows(
-            "SELECT GET_LOCK(%s, %s)", (self._lock_name(load.run.run_id), _LOCK_SECONDS)
-        )
+        lock = (self._lock_name(load.run.run_id), _LOCK_SECONDS)
+        if self.session.one("SELECT GET_LOCK(%s, %s)", lock) != 1:
+            raise Transient(
+                f"the stage of run {load.run.run_id} is held by somebody else",
+                connection=self.backend.name,
+                fix="run again",
+            )
         load.announce("staging")
         self._create_stage()
         task = LoadTask(
@@ -145,6 +149,7 @@ class MySQLLanding(SqlLanding):
 
     def _create_stage(self) -> None:
         load, backend = self.load, self.backend
+        self._staged = True
         self._made_schema = not self.session.rows(
             "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (SCHEMA,)
         )
@@ -197,6 +202,8 @@ class MySQLLanding(SqlLanding):
 
     def remove_stage(self) -> None:
         """Drop what belongs to this run, and the database if only a dry run has made it."""
+        if not self._staged:
+            return
         self._drop_scratch()
         self._drop([scratch(self.load), scratch(self.load, "parts")])
         if self._made_schema:
@@ -274,7 +281,9 @@ class MySQLLanding(SqlLanding):
                 if held:
                     self._copy(load.side.name, name)
                 load = dataclasses.replace(load, side=dataclasses.replace(load.side, name=name))
-        self.load = load if watched else dataclasses.replace(load, inspect=None)
+        if not watched:
+            load = dataclasses.replace(load, inspect=None, announce=lambda point: None)
+        self.load = load
         try:
             super().prepare_tables()
             yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ class LoadTask:
         context = TaskContext.get()
         part = context.partitionId() if context else 0
         try:
-            raw = connected(self.arguments)
+            raw = connected(self.arguments, sends_files=True)
             try:
                 rows, size = self._load(raw, part, batches)
             finally:
@@ -62,35 +61,37 @@ class LoadTask:
                 return sum(batch.num_rows for batch in batches), 0
             rows = size = 0
             for count, lines in _gathered(batches):
-                self._send(cursor, lines)
+                self._send(cursor, lines, count)
                 rows += count
                 size += len(lines)
             raw.commit()
             return rows, size
 
-    def _send(self, cursor: Any, lines: bytes) -> None:
+    def _send(self, cursor: Any, lines: bytes, count: int) -> None:
         import pymysql
 
         try:
-            self._send_file(cursor, lines)
+            self._send_file(cursor, lines, count)
         except pymysql.Error as error:
             if not refuses_local_files(error):
                 raise
             self._insert(cursor, lines)
 
-    def _send_file(self, cursor: Any, lines: bytes) -> None:
+    def _send_file(self, cursor: Any, lines: bytes, count: int) -> None:
         import pymysql
 
-        with tempfile.NamedTemporaryFile(prefix="ematix-flow-load-", delete=False) as file:
+        # The file has no name, so that nothing of it stays when this process is killed.
+        with tempfile.TemporaryFile() as file:
             file.write(lines)
-        try:
-            cursor.execute(self._statement(), (file.name,))
-        finally:
-            os.unlink(file.name)
+            file.flush()
+            file.seek(0)
+            loaded = cursor.execute(self._statement(), (f"/dev/fd/{file.fileno()}",))
         # What would stop any other statement is only a warning when a client sends the file.
         cursor.execute("SHOW WARNINGS LIMIT 1")
         for _, number, text in cursor.fetchall():
             raise pymysql.DataError(number, text)
+        if loaded != count:
+            raise pymysql.OperationalError(0, f"{count} rows were sent and {loaded} arrived")
 
     def _statement(self) -> str:
         fields = [

@@ -80,7 +80,9 @@ def _read(options: Mapping[str, str], name: str, kind: type) -> Any:
     return text.lower() in ("1", "true", "yes", "on")
 
 
-def connected(given: Mapping[str, Any], *, read_only: bool = False) -> Any:
+def connected(
+    given: Mapping[str, Any], *, read_only: bool = False, sends_files: bool = False
+) -> Any:
     """A connection in autocommit mode, in UTC, that refuses what it would have to change."""
     import pymysql
     from pymysql.constants import CLIENT
@@ -89,7 +91,8 @@ def connected(given: Mapping[str, Any], *, read_only: bool = False) -> Any:
         **given,
         charset="utf8mb4",
         autocommit=True,
-        local_infile=True,
+        # A server may ask for any file of a client that sends files.
+        local_infile=sends_files,
         # A row that is set to what it was is counted, as everywhere else.
         client_flag=CLIENT.FOUND_ROWS,
         program_name="ematix-flow",

@@ -389,8 +389,7 @@ class PostgresLanding(SqlLanding):
         task = CopyTask(self.backend.conninfo(), self._stage, self._parts, self.backend.name)
         # Numbered, because mapInArrow cannot take a name with a dot in it.
         texts = [
-            f"{copied_value(quote(c.name), c.type)} AS c{i}"
-            for i, c in enumerate(load.incoming)
+            f"{copied_value(quote(c.name), c.type)} AS c{i}" for i, c in enumerate(load.incoming)
         ]
         copied = rows.selectExpr(*texts).mapInArrow(task, "rows BIGINT, bytes BIGINT")
         done = copied.selectExpr("sum(rows)", "sum(bytes)").first()

@@ -322,7 +322,6 @@ class SQLite(EmbeddedBackend):
         """Stage as Parquet beside the file."""
         return SQLiteLanding(self, load, stage_root(self.file))
 
-
     def delete_rows(self, target: str, step: Revise, operations: Sequence[str]) -> str:
         """By row id, so that the target's index is used and not the change set scanned."""
         rows = f"SELECT {target}.rowid FROM {step.changes} AS x JOIN {target} ON "

@@ -112,7 +112,12 @@ class ChangePlan:
             "declaration": self.declaration,
             "targets": targets,
         }
-        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        try:
+            path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"plan {path} cannot be written: {error.strerror}", fix="name another with --out"
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # Sums of so many hexadecimal digits: two tables that differ agree once in 2**64 times.
 _DIGITS = 16
 _NULL = "'~'"
+# Newer servers of MySQL no longer have MD5, and SQLite has only what this system gives it.
+_HASHES = {"mysql": "SHA2(line, 256)", "sqlite": "ematix_sha256(line)"}
 # What only tells where a declaration stands and when it runs by itself.
 _BESIDE = ("location", "doc", "schedule", "timezone", "depends_on", "retry", "not_yet")
 
@@ -67,7 +69,7 @@ def rows_fingerprint(
         shown = f"CONCAT(CAST(LENGTH({text}) AS TEXT), ':', {text})"
         texts.append(f"CASE WHEN {name(column)} IS NULL THEN {_NULL} ELSE {shown} END")
     whole = parsed(f"SELECT {_concat(texts)} AS line FROM {relation}")
-    hashed = "ematix_sha256(line)" if dialect == "sqlite" else "MD5(line)"
+    hashed = _HASHES.get(dialect, "MD5(line)")
     rows = parsed(f"SELECT {hashed} AS digest FROM lines")
     items: list[exp.Expression] = [exp.Count(this=exp.Star())]
     for place in range(1, _DIGITS + 1):
