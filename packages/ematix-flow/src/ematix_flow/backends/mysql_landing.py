@@ -183,7 +183,7 @@ class MySQLLanding(SqlLanding):
         return f"{quoted(name, 'mysql')} {stored}{collation} NULL"
 
     def _create(self, name: TableName, lines: list[str], key: tuple[str, ...]) -> None:
-        indexed = []
+        indexed: list[str] = []
         for column in key:
             stored = self.backend.stored_type(self.load.type_of(column))
             if stored in _UNINDEXED:

@@ -58,13 +58,16 @@ def requirements(shape: Shape, options: LoadOptions, *, one_each: bool) -> tuple
     return tuple(required)
 
 
-def no_null(column: str, what: str) -> Assertion:
+_LEAVE_OUT = "leave those rows out in the source SQL, or fill the column"
+
+
+def no_null(column: str, what: str, *, fix: str = _LEAVE_OUT) -> Assertion:
     """Refuse rows in which a column that decides is NULL; ``what`` is its name for people."""
 
     def refuse(rows: Sequence[Sequence[Any]]) -> EmatixError:
         return BadValue(
             f"{what} is NULL in {rows[0][0]} rows of the source",
-            fix="leave those rows out in the source SQL, or fill the column",
+            fix=fix,
         )
 
     counted = count_of(where=f"{name(column)} IS NULL")

@@ -48,7 +48,8 @@ class Since:
         """Rows without a watermark would be lost, or loaded again and again."""
         if self.loads_null:
             return ()
-        return (no_null(self.column, f"watermark column {self.column!r}"),)
+        fix = 'leave those rows out in the source SQL, or load them with null_watermark="load"'
+        return (no_null(self.column, f"watermark column {self.column!r}", fix=fix),)
 
     def narrowed(self, reading: Reading, columns: Sequence[PlannedColumn]) -> Reading:
         """Let the source leave out what has been read, where it compares as we do."""
