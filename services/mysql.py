@@ -46,6 +46,7 @@ class MySQL(MySQLFamily):
             f"--plugin-dir={usr}/lib/mysql/plugin",
             "--mysqlx=OFF",
             "--secure-file-priv=NULL",
+            "--performance-schema=OFF",
         ]
 
     def initializer(self, endpoint: Endpoint) -> list[str]:

@@ -143,6 +143,11 @@ def _check_combinations(given: Mapping[str, Any]) -> None:
             raise DeclarationError(
                 f'{option}= does not go with mode="{mode}"', fix='use mode="merge" or "scd2"'
             )
+    if given.get("update_columns") and mode == "scd2":
+        raise DeclarationError(
+            'update_columns= does not go with mode="scd2", which keeps every version whole',
+            fix="say with compare_columns= what makes a new version",
+        )
     for option in ("event_timestamp_column", "ttl", "ttl_seconds"):
         if given.get(option) is not None and mode != "scd2":
             raise DeclarationError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from math import ceil, floor
 from typing import Any
 
 from ematix_flow import types as t
@@ -75,8 +76,12 @@ def lowered(value: str, by: object, kind: t.ColumnType) -> str:
                 f"lookback= is a time span, but the watermark column is {kind}",
                 fix="give it as a number",
             )
-        return canonical_value(read - Decimal(str(by)), kind) or ""
+        moved = read - Decimal(str(by))
+        return canonical_value(floor(moved) if isinstance(read, int) else moved, kind) or ""
     span = by if isinstance(by, timedelta) else timedelta(seconds=float(str(by)))
+    if not isinstance(read, datetime):
+        # A date has no hours: what is not a whole day goes back one day more.
+        span = timedelta(days=ceil(span / timedelta(days=1)))
     try:
         return canonical_value(read - span, kind) or ""
     except OverflowError:

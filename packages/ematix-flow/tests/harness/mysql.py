@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -62,24 +64,32 @@ class Place:
         self._guard.close()
 
 
+@functools.cache
+def further_server(service: str, number: int) -> MySQLServer:
+    """Another server of a kind, which stays until this process ends."""
+    harness = ServiceHarness(SERVICES[service], root=STATE / f"place-{number}")
+    endpoint = harness.acquire()
+    atexit.register(harness.release)
+    client: MySQLServer = harness.service.client(endpoint)
+    return client
+
+
 class MySQLHarness(Harness):
-    """A real server; a second one of its kind for a second place."""
+    """A real server; further ones of its kind for further places."""
 
     name = "mysql"
     kind = "mysql"
-    service = "mysql"
+    service: str = "mysql"
 
     def __init__(self, folder: Path, server: Any = None) -> None:
         super().__init__(folder, server)
         self._places: dict[str, Place] = {}
-        self._second = ServiceHarness(SERVICES[self.service or ""], root=STATE / "second")
 
     def place(self, name: str) -> Place:
         if name not in self._places:
-            assert len(self._places) < 2, "there is a first and a second server, and no third"
-            server = self.server
-            if self._places:
-                server = self._second.service.client(self._second.acquire())
+            number = len(self._places) + 1
+            first = number == 1
+            server = self.server if first else further_server(self.service, number)
             self._places[name] = Place(server)
         return self._places[name]
 
@@ -116,8 +126,6 @@ class MySQLHarness(Harness):
     def close(self) -> None:
         for place in self._places.values():
             place.close()
-        if len(self._places) > 1:
-            self._second.release()
 
 
 class MariaDBHarness(MySQLHarness):

@@ -17,7 +17,7 @@ def row_hash(row: Row) -> str:
 def canonical_text(row: Row) -> str:
     """``name=value;`` for every column that is not NULL, by name."""
     return "".join(
-        f"{_escaped(name)}={_escaped(_text(row[name]))};"
+        f"{_escaped(name).replace('=', '~=')}={_escaped(_text(row[name]))};"
         for name in sorted(row)
         if row[name] is not None
     )

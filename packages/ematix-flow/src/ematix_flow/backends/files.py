@@ -63,7 +63,7 @@ class Files(Backend):
     kind: ClassVar[str] = "object_store_local"
     dialect: ClassVar[str] = "spark"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        verbs=frozenset({"insert", "replace", "revise"}),
+        verbs=frozenset({"insert", "replace", "rewrite", "revise"}),
         statements=False,
         alterations=frozenset({"rename", "drop", "retype", "relax", "add", "require"}),
     )

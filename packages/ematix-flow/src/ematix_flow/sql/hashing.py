@@ -1,9 +1,10 @@
 """The canonical text of a row and its SHA-256, equal on every backend and path.
 
 The text lists the columns that are not NULL, sorted by name, as ``name=value;``. In names and
-values ``~`` is written ``~~`` and ``;`` is written ``~;``. Whole numbers are digits, booleans
-``true`` and ``false``, decimals have the digits of their scale, instants are UTC with six digits
-after the second, bytes are lower-case hex, floats the shortest text that reads back the same.
+values ``~`` is written ``~~`` and ``;`` is written ``~;``; in names ``=`` is written ``~=``. Whole
+numbers are digits, booleans ``true`` and ``false``, decimals have the digits of their scale,
+instants are UTC with six digits after the second, bytes are lower-case hex, floats the shortest
+text that reads back the same.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def row_hash(columns: Mapping[str, t.ColumnType], dialect: str = "spark") -> str
     for name in sorted(columns):
         text = canonical(quoted(name, dialect), columns[name], dialect)
         escaped = f"replace(replace({text}, '~', '~~'), ';', '~;')"
-        head = _literal(f"{name.replace('~', '~~').replace(';', '~;')}=", dialect)
+        escaped_name = name.replace("~", "~~").replace(";", "~;").replace("=", "~=")
+        head = _literal(f"{escaped_name}=", dialect)
         parts.append(f"coalesce({_concat((head, escaped, _literal(';', dialect)), dialect)}, '')")
     return _digest(_concat(parts, dialect), dialect)
 
