@@ -83,16 +83,23 @@ _turns: dict[str, list[str]] = {}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Harnesses of one kind share its code, so they take turns; ``make soak`` runs them all."""
+    """Tests and backends meet pairwise; ``make soak`` runs every test on every backend.
+
+    A test takes every other kind of backend, the next test the others; harnesses of one kind,
+    which share its code, take turns.
+    """
     given = getattr(getattr(item, "callspec", None), "params", {}).get("backend")
     if given is None or item.get_closest_marker("every_harness"):
         return
-    tests = _turns.setdefault(str(item.path), [])
-    test = getattr(item, "originalname", item.name)
-    if test not in tests:
-        tests.append(test)
+    cases = _turns.setdefault(str(item.path), [])
+    case = item.name.replace(given.name, "")
+    if case not in cases:
+        cases.append(case)
+    turn = cases.index(case)
+    kinds = list(dict.fromkeys(cls.kind for cls in all_harnesses()))
     alike = [cls.name for cls in all_harnesses() if cls.kind == given.kind]
-    if alike.index(given.name) != tests.index(test) % len(alike):
+    another = (turn + kinds.index(given.kind)) % 2 == 1
+    if another or alike.index(given.name) != turn // 2 % len(alike):
         item.add_marker(pytest.mark.soak)
 
 

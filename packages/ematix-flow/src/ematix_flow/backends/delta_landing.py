@@ -136,6 +136,8 @@ class DeltaLanding(Landing):
         for folder in self.new_folders:
             try:
                 folder.rmdir()
+            except FileNotFoundError:
+                continue
             except OSError:
                 return
 
@@ -221,7 +223,11 @@ class DeltaLanding(Landing):
         if load.batch is not None and load.batch in before.batches:
             return Counts()
         if (self.stage_folder.path / SETTLED).exists():
-            raise self._fenced()
+            raise Fenced(
+                f"this run of pipeline {load.run.pipeline!r} was given up for dead before it could "
+                f"commit to {self.folder}; it wrote nothing",
+                fix="run it again if its rows are still missing",
+            )
         if epoch_of(load.run.pipeline, snapshot, before) != self.epoch:
             raise self._fenced()
         self._check_existence(snapshot)
