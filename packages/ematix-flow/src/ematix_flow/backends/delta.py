@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from ematix_flow.backends.base import (
     Backend,
@@ -41,6 +40,7 @@ from ematix_flow.backends.delta_sources import (
 from ematix_flow.backends.delta_writes import PROPERTIES, merge_sql
 from ematix_flow.backends.file_queries import FileQuery, is_path, look_up
 from ematix_flow.backends.file_sources import file_errors
+from ematix_flow.backends.folder_connection import FolderConnection
 from ematix_flow.backends.spark_changes import SparkText
 from ematix_flow.change import CURRENT, INCOMING, SIDE, Counts, Replace, Revise, Rewrite
 from ematix_flow.connections import DeltaLocalConnection
@@ -75,7 +75,7 @@ class Delta(Backend):
 
     def open(self) -> LiveConnection:
         """The folder, with Spark SQL over it."""
-        return DeltaConnection(self)
+        return FolderConnection(self, self.store.root, holding="Delta tables")
 
     def table_query(self, table: str, columns: Mapping[str, str] | None) -> SourceQuery:
         """``SELECT source AS target, …`` from ``schema.name`` or the path of a table."""
@@ -304,57 +304,3 @@ class Delta(Backend):
 def _fenced_off(pipeline: str, snapshot: Snapshot, record: Record) -> Record:
     epoch = epoch_of(pipeline, snapshot, record) + 1
     return replace(record, run={}, counts=Counts(), fences={**record.fences, pipeline: epoch})
-
-
-class DeltaConnection(LiveConnection):
-    """A folder of Delta tables as pipeline functions get it."""
-
-    def __init__(self, backend: Delta) -> None:
-        self.backend = backend
-
-    def query(self, sql: str, max_rows: int | None = None) -> list[dict[str, Any]]:
-        """The rows of a Spark SQL query over the folder."""
-        from ematix_flow.engine.failures import translate
-        from ematix_flow.engine.session import shared_engine
-
-        rows = self.backend.read(shared_engine(), SourceQuery(sql))
-        limited = rows if max_rows is None else rows.limit(max_rows)
-        try:
-            instants = [f.name for f in limited.schema if f.dataType.typeName() == "timestamp"]
-            return [_aware(row.asDict(), instants) for row in limited.collect()]
-        except Exception as error:
-            raise translate(error, connection=self.backend.name) from error
-
-    def execute(self, sql: str) -> int:
-        """Refused: tables change by loading them."""
-        raise Unsupported(
-            f"connection {self.backend.name!r} is a folder of Delta tables and runs no statements",
-            fix="read it with query(), change it with a pipeline",
-        )
-
-    def ping(self) -> None:
-        """Return if the folder is there and can be listed."""
-        root = self.backend.store.root
-        with file_errors(self.backend.name):
-            if not root.is_dir():
-                raise Permanent(
-                    f"the folder {root} does not exist",
-                    connection=self.backend.name,
-                    fix="create it, or correct path=",
-                )
-            os.listdir(root)
-
-    def info(self) -> dict[str, Any]:
-        """The folder."""
-        return {"kind": self.backend.kind, "path": str(self.backend.store.root)}
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-def _aware(row: dict[str, Any], instants: Sequence[str]) -> dict[str, Any]:
-    """PySpark hands out instants as local time without a zone."""
-    for name in instants:
-        if row[name] is not None:
-            row[name] = row[name].astimezone(timezone.utc)
-    return row

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from datetime import timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from ematix_flow.backends.base import (
     Alteration,
@@ -33,6 +32,7 @@ from ematix_flow.backends.file_options import (
 )
 from ematix_flow.backends.file_queries import FileQuery, is_path, look_up
 from ematix_flow.backends.file_sources import Store, data_files, file_errors
+from ematix_flow.backends.folder_connection import FolderConnection
 from ematix_flow.backends.manifest import (
     ManifestLog,
 )
@@ -79,7 +79,9 @@ class Files(Backend):
 
     def open(self) -> LiveConnection:
         """The folder, with Spark SQL over it."""
-        return FilesConnection(self)
+        return FolderConnection(
+            self, self.store.root, holding="files", shown={"format": self.format}
+        )
 
     def table_query(self, table: str, columns: Mapping[str, str] | None) -> SourceQuery:
         """``SELECT source AS target, …`` from ``schema.name``, a file, a folder or a glob."""
@@ -260,56 +262,6 @@ class Files(Backend):
         return set(batches) & set(newest.batches) if newest else set()
 
 
-class FilesConnection(LiveConnection):
-    """A folder as pipeline functions get it."""
-
-    def __init__(self, backend: Files) -> None:
-        self.backend = backend
-
-    def query(self, sql: str, max_rows: int | None = None) -> list[dict[str, Any]]:
-        """The rows of a Spark SQL query over the folder."""
-        from ematix_flow.engine.failures import translate
-        from ematix_flow.engine.session import shared_engine
-
-        rows = self.backend.read(shared_engine(), SourceQuery(sql))
-        limited = rows if max_rows is None else rows.limit(max_rows)
-        try:
-            instants = [f.name for f in limited.schema if f.dataType.typeName() == "timestamp"]
-            return [_aware(row.asDict(), instants) for row in limited.collect()]
-        except Exception as error:
-            raise translate(error, connection=self.backend.name) from error
-
-    def execute(self, sql: str) -> int:
-        """Refused: files change by loading them."""
-        raise Unsupported(
-            f"connection {self.backend.name!r} is a folder of files and runs no statements",
-            fix="read it with query(), change it with a pipeline",
-        )
-
-    def ping(self) -> None:
-        """Return if the folder is there and can be listed."""
-        root = self.backend.store.root
-        with file_errors(self.backend.name):
-            if not root.is_dir():
-                raise Permanent(
-                    f"the folder {root} does not exist",
-                    connection=self.backend.name,
-                    fix="create it, or correct path=",
-                )
-            os.listdir(root)
-
-    def info(self) -> dict[str, Any]:
-        """The folder and its format."""
-        return {
-            "kind": self.backend.kind,
-            "path": str(self.backend.store.root),
-            "format": self.backend.format,
-        }
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 def _alteration(alteration: Alteration) -> str:
     column, kind = quote(alteration.column), alteration.type
     acts = {
@@ -321,11 +273,3 @@ def _alteration(alteration: Alteration) -> str:
         "require": f"ALTER COLUMN {column} SET NOT NULL",
     }
     return acts[alteration.act]
-
-
-def _aware(row: dict[str, Any], instants: Sequence[str]) -> dict[str, Any]:
-    """PySpark hands out instants as local time without a zone."""
-    for name in instants:
-        if row[name] is not None:
-            row[name] = row[name].astimezone(timezone.utc)
-    return row
