@@ -263,7 +263,7 @@ MISTAKES = [
     ),
     Mistake(
         "source that is not available yet",
-        ("pipeline 'load'", "'kafka' connection is not available yet", "use one of duckdb"),
+        ("pipeline 'load'", "'kafka' connection is not available yet", "use one of delta_local"),
         'register_connection(KafkaConnection(name="bus", bootstrap_servers="localhost:1"))\n'
         + pipeline('source_connection="bus"', "return 'SELECT 1'", ""),
     ),

@@ -21,6 +21,7 @@ from ematix_flow.errors import (
     ProjectErrors,
     SchemaDrift,
     SourceLocation,
+    TargetsFailed,
     Transient,
     Unsupported,
 )
@@ -44,6 +45,8 @@ def made(cls: type[EmatixError]) -> EmatixError:
         return cls("shop.orders", ["column 'a' is missing"], fix="add it")
     if issubclass(cls, BackendError):
         return cls("refused", connection="warehouse", fix="look there")
+    if issubclass(cls, TargetsFailed):
+        return cls("1 of 2 targets failed", results={"shop.orders": "failed"}, fix="run it again")
     if issubclass(cls, NotAvailableYet):
         return cls("mode='merge'", where=HERE)
     return cls("it is wrong", fix="correct it", where=HERE)
