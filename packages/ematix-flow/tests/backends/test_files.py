@@ -28,7 +28,7 @@ from backends.file_loads import (
 from ematix_flow import types as t
 from ematix_flow.backends.base import FoundColumn, SourceQuery
 from ematix_flow.backends.manifest import ManifestLog
-from ematix_flow.change import Assertion, Change, Counts, Insert, Replace
+from ematix_flow.change import Assertion, Change, Counts, Insert
 from ematix_flow.errors import (
     ConfigError,
     DataError,
@@ -408,14 +408,16 @@ def test_steps_over_incoming_and_current(tmp_path: Path, engine: Engine) -> None
         assert isinstance(parsed, exp.Select)
         return parsed
 
-    union = Replace(select("SELECT id, concat(note, '{!}') AS note FROM current WHERE id > 1"))
-    more = Insert(select("SELECT id, note FROM incoming WHERE id < 100"))
-    never = Assertion(select("SELECT count(*) FROM incoming WHERE id < 0"), DataError("negative"))
-    change = Change((union, more), (never,))
-    counts = land(files, engine, load(change=change), [(7, "x"), (700, "y")])
-    assert counts == Counts(read=2, inserted=2, deleted=2)
-    assert sorted(rows_of(files, engine)) == [(2, "b{!}"), (7, "x")]
-    with pytest.raises(DataError, match="negative"):
+    text = "SELECT i.id, concat(i.note, '{!}') AS note FROM incoming AS i"
+    more = Insert(select(f"{text} LEFT ANTI JOIN current AS c ON c.id = i.id"))
+    never = Assertion(
+        select("SELECT id FROM incoming WHERE id < 0"), lambda rows: DataError(f"negative {rows}")
+    )
+    change = Change((more,), (never,))
+    counts = land(files, engine, load(change=change), [(2, "x"), (7, "y")])
+    assert counts == Counts(read=2, inserted=1)
+    assert sorted(rows_of(files, engine)) == [(1, "a"), (2, "b"), (7, "y{!}")]
+    with pytest.raises(DataError, match=r"negative \[\(-1,\)\]"):
         land(files, engine, load(change=change), [(-1, "x")])
 
     def intrude(at: str) -> None:
@@ -424,7 +426,7 @@ def test_steps_over_incoming_and_current(tmp_path: Path, engine: Engine) -> None
 
     with pytest.raises(Transient, match="has changed since this run read it"):
         land(files, engine, load(change=change, announce=intrude), [(8, "x")])
-    assert sorted(rows_of(files, engine)) == [(2, "b{!}"), (3, "c"), (7, "x")]
+    assert sorted(rows_of(files, engine)) == [(1, "a"), (2, "b"), (3, "c"), (7, "y{!}")]
 
 
 def test_names_and_places(tmp_path: Path, engine: Engine) -> None:
@@ -449,11 +451,12 @@ def test_what_a_plan_shows(tmp_path: Path) -> None:
     files = store(tmp_path)
     folder = tmp_path / "shop/orders"
     assert files.ddl(load()) == [f"-- creates the folder {folder} of parquet files"]
-    assert files.steps_sql(load(), "incoming") == [
-        f"INSERT INTO `{folder}` SELECT `id`, `note` FROM incoming"
+    assert files.steps_sql(load(), "these rows") == [
+        "-- incoming is these rows",
+        f"INSERT INTO `{folder}` SELECT `id`, `note` FROM incoming",
     ]
-    assert files.steps_sql(load("truncate"), "staged") == [
-        f"INSERT OVERWRITE `{folder}` SELECT `id`, `note` FROM staged"
+    assert files.steps_sql(load("truncate"), "these rows")[1:] == [
+        f"INSERT OVERWRITE `{folder}` SELECT `id`, `note` FROM incoming"
     ]
     assert everything_below(tmp_path) == []
 

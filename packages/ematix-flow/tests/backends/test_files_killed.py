@@ -31,6 +31,7 @@ from backends.file_loads import load, store
 from ematix_flow.backends.base import Staged
 from ematix_flow.backends.file_landing import StagedFiles
 from ematix_flow.backends.manifest import DataFile, Layout
+from ematix_flow.change import Counts
 
 root, mode, point = sys.argv[1:]
 
@@ -44,7 +45,8 @@ with store(Path(root)).land(load(mode, announce=die, pipeline="doomed")) as land
     pq.write_table(pa.table({"id": [7], "note": ["doomed"]}), stage / "part-0.parquet")
     name = str((stage / "part-0.parquet").relative_to(landing.folder))
     file = DataFile(name, 1, 100, Layout("parquet", {}, ("id", "note")))
-    handle = StagedFiles((file,), (), mode == "truncate", None, 1)
+    removed = None if mode == "truncate" else frozenset()
+    handle = StagedFiles((file,), (), removed, None, Counts(read=1, inserted=1))
     landing.commit(Staged(1, 100, handle), keep=True)
 """
 

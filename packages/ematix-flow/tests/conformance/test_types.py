@@ -164,12 +164,16 @@ ROWS: list[tuple[Any, ...]] = [
 
 
 def rows_for(backend: Harness) -> list[tuple[Any, ...]]:
-    """The rows, without NaN where the backend says that it cannot hold it."""
-    if load_backend(backend.connection("target")).capabilities.nan_in_floats:
-        return ROWS
-    return [
-        tuple(None if isinstance(v, float) and math.isnan(v) else v for v in row) for row in ROWS
-    ]
+    """The rows, without NaN and infinity where the backend says that it cannot hold them."""
+    declared = load_backend(backend.connection("target")).capabilities
+
+    def held(value: Any) -> Any:
+        if not isinstance(value, float) or math.isfinite(value):
+            return value
+        can = declared.nan_in_floats if math.isnan(value) else declared.infinity_in_floats
+        return value if can else None
+
+    return [tuple(held(value) for value in row) for row in ROWS]
 
 
 def expected(backend: Harness) -> list[dict[str, Any]]:

@@ -52,6 +52,7 @@ class Capabilities:
     alterations: frozenset[str] = frozenset()
     nul_in_text: bool = True
     nan_in_floats: bool = True
+    infinity_in_floats: bool = True
     statements: bool = True
 
 

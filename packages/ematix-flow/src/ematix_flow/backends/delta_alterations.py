@@ -61,7 +61,7 @@ def altered_columns(
 
 
 def _converted(name: str, value: str, was: t.ColumnType, new: t.ColumnType) -> str:
-    if was.kind in _TEXTS:
+    if was.kind in _TEXTS or isinstance(new, t.String):
         return assign(Column(new, name=name), value, was)
     return f"CAST({value} AS {spark_ddl(new)})"
 
@@ -95,7 +95,11 @@ def _objection(a: Alteration, *, is_new: bool) -> tuple[str | None, str]:
     if a.act == "retype" and a.risky and convertible and a.was and a.type:
         there = f"try_cast({value} AS {spark_ddl(a.type)})"
         back = f"try_cast({there} AS {spark_ddl(a.was)})"
-        return f"NOT ({back} <=> {value})", f"cannot become {a.type} because of its value in"
+        longer = (
+            f" OR char_length({there}) > {a.type.length}" if isinstance(a.type, t.String) else ""
+        )
+        said = f"cannot become {a.type} because of its value in"
+        return f"NOT ({back} <=> {value}){longer}", said
     return None, ""
 
 

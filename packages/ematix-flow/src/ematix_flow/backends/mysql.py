@@ -81,6 +81,7 @@ class MySQL(SqlBackend):
         constraints=True,
         alterations=frozenset({"rename", "drop", "retype", "relax", "add", "require"}),
         nan_in_floats=False,
+        infinity_in_floats=False,
     )
 
     def address(self) -> dict[str, Any]:
