@@ -179,7 +179,7 @@ KINDS: dict[str, tuple[type, str, list[Any]]] = {
         Zoned,
         "TIMESTAMP",
         [
-            datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+            datetime(1969, 12, 31, 23, 59, 58, 999999, tzinfo=UTC),
             datetime(2024, 10, 27, 0, 59, 59, 999999, tzinfo=UTC),
             datetime(2024, 10, 27, 1, tzinfo=UTC),
         ],

@@ -91,23 +91,34 @@ def orc_ddl(column_type: ColumnType) -> str:
 
 def _orc_form(name: str, column_type: ColumnType) -> str:
     value = f"CAST({quote(name)} AS {orc_ddl(column_type)})"
-    skipped = _is_skipped_day(column_type, quote(name))
-    if skipped is None:
+    moved = _is_moved(column_type, quote(name))
+    if moved is None:
         return value
     error = literal(
-        f"column {name!r}: ORC files cannot hold the days from 1582-10-05 to 1582-10-14"
+        f"column {name!r}: ORC files cannot hold the days from 1582-10-05 to 1582-10-14, nor "
+        "fractions of the last second of 1969"
     )
-    return f"CASE WHEN {skipped} THEN raise_error({error}) ELSE {value} END"
+    return f"CASE WHEN {moved} THEN raise_error({error}) ELSE {value} END"
 
 
-def _is_skipped_day(column_type: ColumnType, value: str, depth: int = 0) -> str | None:
-    """Whether a value is of the days that ORC's calendar leaves out; it would be moved."""
+def _is_moved(column_type: ColumnType, value: str, depth: int = 0) -> str | None:
+    """Whether a value is one that ORC would read back as another.
+
+    Its calendar leaves days out, and its writer rounds the second before 1970 the wrong way.
+    """
     if isinstance(column_type, Array):
-        inner = _is_skipped_day(column_type.element, f"e{depth}", depth + 1)
+        inner = _is_moved(column_type.element, f"e{depth}", depth + 1)
         return inner and f"exists({value}, e{depth} -> coalesce({inner}, false))"
     if column_type.kind not in ("date", "timestamp", "timestamp_tz"):
         return None
-    return f"CAST({value} AS DATE) BETWEEN DATE'1582-10-05' AND DATE'1582-10-14'"
+    skipped = f"CAST({value} AS DATE) BETWEEN DATE'1582-10-05' AND DATE'1582-10-14'"
+    if column_type.kind == "date":
+        return skipped
+    instant = f"CAST({value} AS TIMESTAMP_NTZ)"
+    last = (
+        f"{instant} > TIMESTAMP_NTZ'1969-12-31 23:59:59' AND {instant} < TIMESTAMP_NTZ'1970-01-01'"
+    )
+    return f"({skipped} OR ({last}))"
 
 
 def encode(
