@@ -16,6 +16,7 @@ from conformance.story import plain as plain_value
 from crash.child import Child, Events, Order, Outcome
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.connections import Connection
+from ematix_flow.errors import Unsupported
 from ematix_flow.model import Column, Table
 from ematix_flow.run.log import open_run_log
 from ematix_flow.run.records import RunRecord, effective_status, utc_now
@@ -103,8 +104,10 @@ class World:
 
     def watermark(self, table: Table, pipeline: str, column: str) -> str | None:
         """How far a pipeline says that it has loaded a table."""
-        kept = load_backend(self.target).watermarks(pipeline, table.name)
-        return kept.get(column)
+        try:
+            return load_backend(self.target).watermarks(pipeline, table.name).get(column)
+        except Unsupported:
+            return None
 
     def litter(self) -> list[str]:
         """What no run may leave behind: stages, spools, folders of dead engines."""
