@@ -1,13 +1,13 @@
 """Which features the tests of this folder have proven on which backend.
 
-``docs/reference/support.json`` holds what was proven last; a run with the variable ``RECORDING``
-set writes it anew, and any other whole run fails where it and the results differ.
+``docs/reference/support.json`` holds what a whole run has proven; a run with the variable
+``RECORDING`` set adds to it, and any other run fails where its results contradict it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 RECORDING = "EMATIX_FLOW_RECORD_SUPPORT"
@@ -34,33 +34,37 @@ Matrix = dict[str, list[str]]
 
 
 class Proof:
-    """The outcomes of one session, by feature and backend."""
+    """The outcomes of one session, by backend and feature."""
 
-    def __init__(self) -> None:
+    def __init__(self, backends: Collection[str]) -> None:
+        self._backends = backends
         self._passed: dict[tuple[str, str], bool] = {}
 
     def note(self, node: str, *, passed: bool) -> None:
         """Take the outcome of one test, if it is about a feature of a backend."""
         module, _, name = node.partition("::")
         feature = FEATURES.get(Path(module).stem)
-        if feature is None or "[" not in name or Path(module).parent.name != "conformance":
+        if feature is None or Path(module).parent.name != "conformance":
             return
-        backend = name.rpartition("[")[2].rstrip("]").split("-")[0]
-        key = (feature, backend)
-        self._passed[key] = self._passed.get(key, True) and passed
+        pieces = name.partition("[")[2].rstrip("]").split("-")
+        for backend in (piece for piece in pieces if piece in self._backends):
+            key = (backend, feature)
+            self._passed[key] = self._passed.get(key, True) and passed
 
     def matrix(self) -> Matrix:
         """The features that every test of theirs has proven, by backend."""
         found: Matrix = {}
-        for (feature, backend), passed in sorted(self._passed.items()):
+        for (backend, feature), passed in sorted(self._passed.items()):
             if passed:
                 found.setdefault(backend, []).append(feature)
         return found
 
-    def covers(self, record: Mapping[str, list[str]]) -> bool:
-        """Whether this session has tried everything that the record knows."""
-        tried = {(backend, feature) for feature, backend in self._passed}
-        return {(b, f) for b, features in record.items() for f in features} <= tried
+    def contradicts(self, record: Mapping[str, list[str]]) -> bool:
+        """Whether the record says another thing of what this session has tried."""
+        return any(
+            passed != (feature in record.get(backend, ()))
+            for (backend, feature), passed in self._passed.items()
+        )
 
 
 def read_record() -> Matrix:

@@ -188,7 +188,7 @@ def test_both_paths_leave_the_same_rows(backend: Harness, loader: Loader) -> Non
     assert stored(backend) == first
     assert inside.path == choose.preview().path
     if inside.path == "spark":
-        assert "Spark" in inside.path_reason
+        assert inside.path_reason
 
 
 @pytest.mark.needs("statements", "source")

@@ -106,7 +106,7 @@ class FilesLanding(Landing):
 
     def __enter__(self) -> Landing:
         with file_errors(self.store.name):
-            lineage = (self.log.folder, self.folder, *self.folder.parents)
+            lineage = (self.log.side, self.log.folder, self.folder, *self.folder.parents)
             self.new_folders = [p for p in lineage if not p.exists()]
             self.stage_folder = StageFolder(self.log.stage_root, self.load.run.run_id)
             try:
@@ -124,6 +124,8 @@ class FilesLanding(Landing):
         for folder in self.new_folders:
             try:
                 folder.rmdir()
+            except FileNotFoundError:
+                continue
             except OSError:
                 return
 
