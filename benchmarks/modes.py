@@ -31,7 +31,13 @@ ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 MODES = ("append", "merge", "scd2")
 RIVALS = {
     "ematix-flow 1.0.0": ["ematix-flow==1.0.0"],
-    "dlt": ["dlt[postgres,sql_database]", "connectorx", "pyarrow", "psycopg2-binary", "pandas"],
+    "dlt": [
+        "dlt[postgres,sql_database]",
+        "connectorx",
+        "pyarrow",
+        "psycopg[binary]",
+        "psycopg2-binary",
+    ],
 }
 GOALS = {"ematix-flow 1.0.0": 0.5, "dlt": 0.65}
 CHANGED = 10_000
@@ -165,6 +171,9 @@ def loaders(source: str, targets: dict[str, str], home: Path) -> dict[str, Loade
             command = [str(environment(name)), str(HERE / "rivals" / "dlt_loads.py"), "connectorx"]
         else:
             env["BENCH_PEER"] = "1"
+            # It does not look at connections that are registered in Python.
+            env["EMATIX_FLOW_DSN_BENCH_SOURCE"] = source
+            env["EMATIX_FLOW_DSN_BENCH_TARGET"] = target
             command = [str(environment(name)), str(HERE / "rivals" / "flow_loads.py")]
         started[name] = Loader(name, command, env)
     return started

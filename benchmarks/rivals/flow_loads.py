@@ -10,18 +10,8 @@ import sys
 import time
 from typing import Annotated
 
-from ematix_flow import (
-    BigInt,
-    Double,
-    Integer,
-    Numeric,
-    PostgresConnection,
-    Text,
-    TimestampTZ,
-    ematix,
-    pk,
-    register_connection,
-)
+from ematix_flow import PostgresConnection, ematix, pk, register_connection
+from ematix_flow.types import BigInt, Double, Integer, Numeric, Text, TimestampTZ
 
 register_connection(PostgresConnection(name="bench_source", url=os.environ["BENCH_SOURCE"]))
 register_connection(PostgresConnection(name="bench_target", url=os.environ["BENCH_TARGET"]))
