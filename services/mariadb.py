@@ -35,6 +35,7 @@ class MariaDB(MySQLFamily):
             "mariadb-install-db",
             "--no-defaults",
             f"--datadir={self.data(endpoint)}",
+            f"--tmpdir={endpoint.home}",
             "--skip-test-db",
             "--auth-root-authentication-method=socket",
         ]

@@ -54,6 +54,7 @@ class MySQL(MySQLFamily):
         return [
             *self.server(endpoint),
             f"--datadir={self.data(endpoint)}",
+            f"--tmpdir={endpoint.home}",
             "--initialize-insecure",
         ]
 

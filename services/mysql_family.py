@@ -103,7 +103,8 @@ class MySQLFamily(Service):
             capture_output=True,
             text=True,
             cwd=endpoint.home,
-            env={**os.environ, "HOME": str(endpoint.home)},
+            # A server that starts removes what looks temporary, also that of another one.
+            env={**os.environ, "HOME": str(endpoint.home), "TMPDIR": str(endpoint.home)},
             user=account,
             group=account,
             extra_groups=None if account is None else (),
@@ -130,6 +131,7 @@ class MySQLFamily(Service):
         """Return the server below a shell that SIGINT ends, whoever starts it."""
         places = [
             f"--datadir={self.data(endpoint)}",
+            f"--tmpdir={endpoint.home}",
             f"--port={endpoint.port}",
             f"--socket={endpoint.home}/server.sock",
             f"--pid-file={endpoint.home}/server.pid",
