@@ -337,7 +337,8 @@ def support_page() -> str:
     return page(
         "Support",
         "Made from the results of the conformance tests, which run against the real product: a"
-        " cell says *yes* when every test of that feature has passed on that backend.",
+        " cell says *yes* when the tests of that feature that were run on that backend have passed."
+        " Every push runs each test on some of the backends, `make soak` on all of them.",
         support(),
         "*not yet*: the connection can be declared, stored and listed, but no pipeline can use it"
         " in this version. *same database*: a load whose source and target are one database runs"
