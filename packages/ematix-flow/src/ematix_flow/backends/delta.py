@@ -109,22 +109,7 @@ class Delta(Backend):
 
     def folder(self, name: TableName, prefix: str | None) -> Path:
         """Where a table is."""
-        root = self.store.root
-        if prefix is not None:
-            folder = Path(os.path.normpath(root / prefix.strip("/")))
-            if root not in (folder, *folder.parents):
-                raise DataError(
-                    f"prefix={prefix!r} leads out of the folder {root}", fix="use a path below it"
-                )
-            return folder
-        parts = [part for part in (name.schema, name.name) if part]
-        for part in parts:
-            if "/" in part or part.startswith((".", "_")):
-                raise Unsupported(
-                    f"{part!r} cannot be the name of a Delta table's folder",
-                    fix="rename the table, or set prefix=",
-                )
-        return self.store.table_folder(parts)
+        return self.store.target_folder(name, prefix, called="a Delta table's folder")
 
     def locate(self, name: TableName, prefix: str | None) -> str:
         """The table's folder."""

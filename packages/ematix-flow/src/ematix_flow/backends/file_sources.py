@@ -31,7 +31,7 @@ from ematix_flow.sql.spark import quote, spark_ddl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from ematix_flow.model import FileOptions
+    from ematix_flow.model import FileOptions, TableName
 
 _WILDCARDS = "*?["
 _SMALL_BYTES = 32 << 20
@@ -77,6 +77,25 @@ class Store:
     def table_folder(self, parts: Sequence[str]) -> Path:
         """The folder of a table."""
         return self.root.joinpath(*parts)
+
+    def target_folder(self, name: TableName, prefix: str | None, *, called: str) -> Path:
+        """Where a load puts a table; ``called`` says what its folder is, for messages."""
+        if prefix is not None:
+            folder = Path(os.path.normpath(self.root / prefix.strip("/")))
+            if self.root not in (folder, *folder.parents):
+                raise DataError(
+                    f"prefix={prefix!r} leads out of the folder {self.root}",
+                    fix="use a path below it",
+                )
+            return folder
+        parts = [part for part in (name.schema, name.name) if part]
+        for part in parts:
+            if "/" in part or part.startswith((".", "_")):
+                raise Unsupported(
+                    f"{part!r} cannot be the name of {called}",
+                    fix="rename the table, or set prefix=",
+                )
+        return self.table_folder(parts)
 
     def table(self, parts: Sequence[str]) -> Relation:
         """A table, by its name."""

@@ -125,22 +125,7 @@ class Files(Backend):
 
     def folder(self, name: TableName, prefix: str | None) -> Path:
         """Where a table's files are."""
-        if prefix is not None:
-            folder = Path(os.path.normpath(self.store.root / prefix.strip("/")))
-            if self.store.root not in (folder, *folder.parents):
-                raise DataError(
-                    f"prefix={prefix!r} leads out of the folder {self.store.root}",
-                    fix="use a path below it",
-                )
-            return folder
-        parts = [part for part in (name.schema, name.name) if part]
-        for part in parts:
-            if "/" in part or part.startswith((".", "_")):
-                raise Unsupported(
-                    f"{part!r} cannot be the name of a folder of files",
-                    fix="rename the table, or set prefix=",
-                )
-        return self.store.table_folder(parts)
+        return self.store.target_folder(name, prefix, called="a folder of files")
 
     def locate(self, name: TableName, prefix: str | None) -> str:
         """The table's folder."""
