@@ -62,6 +62,7 @@ from ematix_flow import (
     pk,
     register_connection,
     registered_connections,
+    renamed_from,
 )
 
 assert_type(ematix_flow.__version__, str)
@@ -89,7 +90,7 @@ class Events(ManagedTable):
     document: JSON
     binary_document: JSONB
     key: UUID
-    raw: Bytes
+    raw: Annotated[Bytes, renamed_from("payload")]
     tags: Array[Text]
     codes: Array[String[8]]
 
