@@ -1,4 +1,4 @@
-"""Loads a source table with dlt's fastest backend; one line in, one time out."""
+"""Loads a source table with dlt's fastest backend and file format; one line in, one time out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import time
 
 import dlt
+from dlt.sources.helpers.transform import add_row_hash_to_table
 from dlt.sources.sql_database import sql_table
 
 
@@ -28,10 +29,19 @@ def load(mode: str, backend: str) -> None:
     source.apply_hints(table_name=f"orders_{mode}", primary_key="id")
     disposition: object = mode
     if mode == "scd2":
-        disposition = {"disposition": "merge", "strategy": "scd2"}
+        # Arrow batches carry no row identifiers of dlt's own: its documentation hashes them so.
+        source.add_map(add_row_hash_to_table("row_hash"))
+        disposition = {
+            "disposition": "merge",
+            "strategy": "scd2",
+            "row_version_column_name": "row_hash",
+        }
     elif mode == "merge":
         disposition = {"disposition": "merge", "strategy": "upsert"}
-    pipeline.run(source, write_disposition=disposition).raise_on_failed_jobs()
+    # Parquet goes to the database through ADBC, which is four times as fast as CSV.
+    pipeline.run(
+        source, write_disposition=disposition, loader_file_format="parquet"
+    ).raise_on_failed_jobs()
 
 
 def main() -> None:

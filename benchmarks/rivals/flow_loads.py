@@ -3,8 +3,6 @@
 The same declarations run on both. Each input line is ``mode``; the answer is the seconds taken.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -19,7 +17,9 @@ register_connection(PostgresConnection(name="bench_target", url=os.environ["BENC
 _QUERY = "SELECT id, customer, status, amount, ratio, note, updated_at FROM bench.orders"
 
 
-def table(name: str) -> type:
+def table(name: str, *, versions: bool) -> type:
+    changed = Annotated[TimestampTZ, pk()] if versions else TimestampTZ
+
     @ematix.table(schema="bench", name=name)
     class Loaded:
         id: Annotated[BigInt, pk()]
@@ -28,15 +28,15 @@ def table(name: str) -> type:
         amount: Numeric[12, 2]
         ratio: Double
         note: Text
-        updated_at: TimestampTZ
+        updated_at: changed
 
     return Loaded
 
 
 def declared(mode: str, **options: object) -> object:
-
     @ematix.pipeline(
-        target=table(f"ours_{mode}"),
+        # What is only added to holds the versions of a row beside each other.
+        target=table(f"ours_{mode}", versions=mode == "append"),
         source_connection="bench_source",
         target_connection="bench_target",
         mode=mode,
@@ -60,6 +60,8 @@ def main() -> None:
         "merge": declared("merge"),
         "scd2": declared("scd2"),
     }
+    if not os.environ.get("BENCH_PEER"):
+        pipelines["spark"] = declared("append", force_path="spark")
     print("ready", flush=True)
     for line in sys.stdin:
         began = time.perf_counter()

@@ -96,12 +96,14 @@ class Assertion:
     """A query that finds rows only where something is wrong, and what is said then.
 
     ``when`` is "incoming" before anything else, "changes" once the change sets are known, or
-    "result" after they have been applied.
+    "result" after they have been applied. Where ``unique`` is a key of a table that the commit
+    creates, that key refuses the same rows by itself.
     """
 
     violations: exp.Query
     refuse: Callable[[Sequence[Sequence[Any]]], EmatixError]
     when: str = "incoming"
+    unique: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,13 +111,15 @@ class Change:
     """The steps of one commit, in order, and what must hold around them.
 
     ``derived`` are relations that the steps share. ``considered`` counts the incoming rows that
-    could have changed something; those that did not are the unchanged ones.
+    could have changed something; those that did not are the unchanged ones. ``opening`` is what
+    the steps put into an empty table, where every incoming row gives one row of its own.
     """
 
     steps: tuple[Step, ...]
     assertions: tuple[Assertion, ...] = ()
     derived: Mapping[str, exp.Query] = field(default_factory=dict)
     considered: exp.Query | None = None
+    opening: exp.Query | None = None
 
     @property
     def verbs(self) -> frozenset[str]:

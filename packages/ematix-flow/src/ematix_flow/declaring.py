@@ -1,10 +1,9 @@
-"""The checks behind ``@ematix.pipeline``: functions, schedules, targets, keys."""
+"""The checks behind ``@ematix.pipeline``: functions, schedules, targets."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -12,17 +11,16 @@ from typing import Any
 
 from ematix_flow.config import DEFAULT_CONNECTION
 from ematix_flow.connections import Connection, nearest
+from ematix_flow.declaring_columns import check_column_options
 from ematix_flow.declaring_options import (
-    COLUMN_LISTS,
-    KEYED_MODES,
     TARGET_OPTIONS,
     check_mode,
     is_text,
     load_options,
 )
 from ematix_flow.declaring_transforms import shown
-from ematix_flow.errors import DeclarationError, SourceLocation, UnknownName
-from ematix_flow.model import LoadOptions, RetryPolicy, Table, TargetSpec, merge_key
+from ematix_flow.errors import DeclarationError, UnknownName
+from ematix_flow.model import LoadOptions, RetryPolicy, Table, TargetSpec
 from ematix_flow.pipeline import Pipeline
 from ematix_flow.registry import Broken, active_registry
 from ematix_flow.table import ManagedTable
@@ -211,19 +209,6 @@ def _declared_table(target: object) -> Table:
         )
 
 
-def check_column_options(given: Mapping[str, Any], table: Table) -> None:
-    """Refuse options that name columns which the table does not have."""
-    named = [(o, n) for o in COLUMN_LISTS for n in given.get(o) or ()]
-    single = ("event_timestamp_column", "watermark_column", "incremental_column")
-    named += [(o, given[o]) for o in single if given.get(o)]
-    for option, column in named:
-        if column not in table.column_names:
-            raise DeclarationError(
-                f"{option}= names {column!r}, which is not a column of {table.name}",
-                fix=nearest(str(column), table.column_names),
-            )
-
-
 def _target_connection(value: str | Connection | None) -> str:
     return connection_name("target_connection", value) or DEFAULT_CONNECTION
 
@@ -280,34 +265,6 @@ def _mapped(spec: TargetSpec, value: object) -> TargetSpec:
                 fix=nearest(column, spec.table.column_names),
             )
     return dataclasses.replace(spec, column_map=dict(value))
-
-
-def check_keys(spec: TargetSpec, where: SourceLocation) -> None:
-    """Refuse a keyed mode without a key, and say so when it is not the primary key."""
-    lookback = spec.mode == "append" and spec.options.lookback is not None
-    if lookback and not merge_key(spec.table, spec.options.keys):
-        raise DeclarationError(
-            f'lookback= with mode="append" needs a key, and {spec.table.name} has none',
-            fix="mark columns with pk() or natural_key(), or give keys=",
-        )
-    if spec.mode not in KEYED_MODES or spec.options.keys:
-        return
-    table = spec.table
-    chosen = merge_key(table, None)
-    if not chosen:
-        raise DeclarationError(
-            f'mode="{spec.mode}" needs a key, and {table.name} has none',
-            fix="mark columns with pk() or natural_key(), or give keys=",
-        )
-    if table.primary_key and set(chosen) != set(table.primary_key):
-        origin = "__merge_keys__" if table.merge_keys else "natural_key()"
-        warnings.warn_explicit(
-            f"{table.name} is merged on {', '.join(chosen)} ({origin}), not on its primary key "
-            f"{', '.join(table.primary_key)}; give keys= to choose",
-            UserWarning,
-            where.file,
-            where.line,
-        )
 
 
 _LATER = {

@@ -91,6 +91,9 @@ def is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
+_LOOK_BACK = "give a timedelta, or a number where the watermark column is one"
+
+
 def _check_numbers(given: Mapping[str, Any]) -> None:
     ttl = given.get("ttl")
     if ttl is not None and not isinstance(ttl, timedelta):
@@ -109,7 +112,8 @@ def _check_numbers(given: Mapping[str, Any]) -> None:
             continue
         if isinstance(length, bool) or not isinstance(length, int | float) or not length > 0:
             raise DeclarationError(
-                f"{option}= must be a time above 0, not {value!r}", fix="give it in seconds"
+                f"{option}= must be a time above 0, not {value!r}",
+                fix=_LOOK_BACK if option == "lookback" else "give it in seconds",
             )
 
 
@@ -172,6 +176,7 @@ def _check_idle(given: Mapping[str, Any], *, incremental: bool) -> None:
     deletes = given.get("handle_deletes")
     needs = {
         "order_by": (given.get("duplicate_keys", "error") != "error", 'duplicate_keys="last"'),
+        "watermark_column": (incremental, "incremental=True"),
         "lookback": (incremental, "incremental=True"),
         "null_watermark": (incremental, "incremental=True"),
         "max_delete_fraction": (bool(deletes), "handle_deletes="),
@@ -220,5 +225,9 @@ def _names(option: str, value: Any) -> tuple[str, ...]:
         raise DeclarationError(
             f"{option}= must be a list of column names, not {value!r}",
             fix=f'write {option}=("{value}",)' if isinstance(value, str) else "",
+        )
+    if not value and option in COLUMN_LISTS:
+        raise DeclarationError(
+            f"{option}= is an empty list", fix="name at least one column, or remove it"
         )
     return tuple(value)

@@ -9,7 +9,7 @@ from typing import Any
 from ematix_flow.errors import DeclarationError
 from ematix_flow.model import TargetSpec
 from ematix_flow.pipeline import Pipeline, Transform
-from ematix_flow.transforms import Limit, RowTransform, TransformRef
+from ematix_flow.transforms import Limit, RowTransform, SamplePercent, TransformRef
 
 _TARGET_NAMES = ("conn", "target", "tgt", "connection")
 _INJECTED = (*_TARGET_NAMES, "spark", "run")
@@ -65,19 +65,18 @@ def _check_row_function(entry: object) -> None:
 
 
 def check_limits(transforms: Sequence[Any], target: TargetSpec) -> None:
-    """Refuse ``limit()`` where the rows it leaves out would be lost or deleted."""
-    if not any(isinstance(entry, Limit) for entry in transforms):
-        return
-    lost = {
-        "incremental=True": target.options.incremental,
-        "handle_deletes=": target.options.handle_deletes,
-    }
-    for option, given in lost.items():
-        if given:
-            outcome = "never be read" if option.startswith("incremental") else "be deleted"
+    """Refuse ``limit()`` and ``sample_pct()`` where rows they leave out would be lost."""
+    options = target.options
+    for entry in transforms:
+        lost = ""
+        if isinstance(entry, Limit | SamplePercent) and options.handle_deletes:
+            lost = "handle_deletes=: the rows it leaves out would be deleted"
+        elif isinstance(entry, Limit) and options.incremental:
+            lost = "incremental=True: the rows it leaves out would never be read"
+        if lost:
+            name = "limit()" if isinstance(entry, Limit) else "sample_pct()"
             raise DeclarationError(
-                f"limit() in transforms_pre= does not go with {option}: the rows it leaves out "
-                f"would {outcome}",
+                f"{name} in transforms_pre= does not go with {lost}",
                 fix="use filter_where(…), or remove one of them",
             )
 

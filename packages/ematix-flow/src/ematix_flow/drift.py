@@ -1,4 +1,4 @@
-"""What ``on_drift=`` and ``allow=`` may say, and what they permit."""
+"""What ``on_drift=`` and ``allow=`` may say, what they permit, and what they could."""
 
 from __future__ import annotations
 
@@ -77,3 +77,44 @@ class Permits:
         """The renames that were named: the old name by the new one."""
         named = [e.removeprefix("rename:") for e in self.allow if e.startswith("rename:")]
         return {new: old for old, _, new in (name.partition("->") for name in named)}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What stands in the way of a load, and which policies would let it pass.
+
+    ``kind`` is None for one that no policy is about.
+    """
+
+    said: str
+    kind: str | None
+    evolves: bool = False
+    allowance: str | None = None
+    tolerable: bool = False
+
+
+def remedy(differences: Sequence[Difference], permits: Permits) -> str:
+    """The ways out of differences that were refused; only those which would really be."""
+    ways = ["change the declaration or the table until they agree"]
+    if all(d.evolves for d in differences):
+        asked = _asking("evolve", differences, permits)
+        named = [f'"{d.allowance}"' for d in differences if d.allowance]
+        allowed = f"allow=({', '.join(named)},)" if named else ""
+        told = " and ".join(part for part in (asked, allowed) if part)
+        ways += [f"let the load alter the table with {told}"] if told else []
+    if all(d.tolerable for d in differences):
+        asked = _asking("warn", differences, permits)
+        if asked:
+            ways.append(f"load what both have with {asked}")
+    return ", or ".join(ways)
+
+
+def _asking(policy: str, differences: Sequence[Difference], permits: Permits) -> str:
+    """How ``on_drift=`` asks for a policy; nothing where it already does."""
+    kinds = [d.kind for d in differences if d.kind and permits.policy(d.kind) != policy]
+    if not kinds:
+        return ""
+    if not isinstance(permits.on_drift, Mapping):
+        return f'on_drift="{policy}"'
+    named = ", ".join(f'"{kind}": "{policy}"' for kind in dict.fromkeys(kinds))
+    return f"on_drift={{{named}}}"

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 from ematix_flow.connections import Connection, build_connection, nearest
 from ematix_flow.declaring import (
     check_function,
-    check_keys,
     check_schedule,
     connection_name,
     not_yet,
@@ -22,6 +21,7 @@ from ematix_flow.declaring import (
     retry_policy,
     target_specs,
 )
+from ematix_flow.declaring_columns import check_target
 from ematix_flow.declaring_options import load_options
 from ematix_flow.declaring_transforms import (
     check_limits,
@@ -237,7 +237,7 @@ def _spec_of(
     specs = target_specs(given, options)
     transforms_pre = tuple(given["transforms_pre"] or ())
     for spec in specs:
-        check_keys(spec, where)
+        check_target(spec, where)
         check_limits(transforms_pre, spec)
     if any(spec.column_map for spec in specs) and not given["source_table"]:
         raise DeclarationError(

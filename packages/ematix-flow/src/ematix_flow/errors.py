@@ -186,7 +186,7 @@ class EmptySource(DataError):
 
 
 class DuplicateKeys(DataError):
-    """The source has several rows for one key, and no policy says which of them counts."""
+    """Several rows have one key, and no policy says which of them counts."""
 
 
 class TooManyDeletes(DataError):
@@ -202,7 +202,12 @@ class BackendError(EmatixError):
 
 
 class Transient(BackendError):
-    """Another try may succeed: a lost connection, a lock, a restart."""
+    """Another try may succeed: a lost connection, a lock, a restart.
+
+    Where a commit is ``unanswered``, the server may still be about to carry it out.
+    """
+
+    unanswered = False
 
 
 class Permanent(BackendError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.errors import SourceLocation
@@ -82,6 +82,11 @@ class Table:
     def unique_groups(self) -> tuple[tuple[str, ...], ...]:
         """Every group of columns that must be unique together, the primary key aside."""
         return tuple(dict.fromkeys((*self.natural_keys, *self.unique_constraints)))
+
+    def without_keys(self) -> Table:
+        """The same columns, none of them in a key."""
+        columns = tuple(replace(c, primary_key=False) for c in self.columns)
+        return replace(self, columns=columns, natural_keys=(), unique_constraints=())
 
 
 def merge_key(table: Table, keys: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -15,6 +15,32 @@ KINDS = (
     *("date", "timestamp", "timestamp_tz"),
 )
 _NUMBERS = ("small_int", "integer", "big_int", "numeric")
+_TEXTS = ("text", "string")
+
+
+def check_watermark(column: str, kind: t.ColumnType, lookback: object | None = None) -> None:
+    """Refuse a column that cannot be one, and a ``lookback`` that cannot be taken from it."""
+    if kind.kind not in KINDS:
+        raise DeclarationError(
+            f"watermark column {column!r} is a {kind}, which cannot be one",
+            fix="use a whole number (SmallInt, Integer, BigInt), a Numeric, a Date, a Timestamp, "
+            "a TimestampTZ or a text; Float and Double are not exact enough",
+        )
+    if lookback is None:
+        return
+    if kind.kind in _TEXTS:
+        raise DeclarationError(
+            f"lookback= does not go with watermark column {column!r}, which is a {kind}",
+            fix="remove it, or use a column of numbers or times",
+        )
+    is_span = isinstance(lookback, timedelta)
+    if is_span == (kind.kind in _NUMBERS):
+        wrong, right = ("a time span", "a number") if is_span else ("a number", "a time span")
+        example = "1000" if is_span else "timedelta(hours=1)"
+        raise DeclarationError(
+            f"lookback= is {wrong}, but watermark column {column!r} is a {kind}",
+            fix=f"give it as {right}, for example lookback={example}",
+        )
 
 
 def canonical_value(value: Any, kind: t.ColumnType) -> str | None:
@@ -66,22 +92,11 @@ def greater_value(left: str | None, right: str | None, kind: t.ColumnType) -> st
 def lowered(value: str, by: object, kind: t.ColumnType) -> str:
     """A watermark moved back by ``lookback``: a time span, or a number of the column's unit."""
     read = read_value(value, kind)
-    if isinstance(read, str):
-        raise DeclarationError(
-            "lookback= does not go with a watermark column of text", fix="remove it"
-        )
-    if isinstance(read, int | Decimal):
-        if isinstance(by, timedelta):
-            raise DeclarationError(
-                f"lookback= is a time span, but the watermark column is {kind}",
-                fix="give it as a number",
-            )
-        moved = read - Decimal(str(by))
+    if not isinstance(by, timedelta):
+        moved = Decimal(read) - Decimal(str(by))
         return canonical_value(floor(moved) if isinstance(read, int) else moved, kind) or ""
-    span = by if isinstance(by, timedelta) else timedelta(seconds=float(str(by)))
-    if not isinstance(read, datetime):
-        # A date has no hours: what is not a whole day goes back one day more.
-        span = timedelta(days=ceil(span / timedelta(days=1)))
+    # A date has no hours: what is not a whole day goes back one day more.
+    span = by if isinstance(read, datetime) else timedelta(days=ceil(by / timedelta(days=1)))
     try:
         return canonical_value(read - span, kind) or ""
     except OverflowError:

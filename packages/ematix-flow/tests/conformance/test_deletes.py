@@ -9,7 +9,7 @@ import pytest
 from conformance.conftest import Loader
 from conformance.story import Story
 from conformance.test_merge import COLUMNS, SCHEMA, Parts, part, parts
-from ematix_flow import BigInt, Text, ematix, pk
+from ematix_flow import BigInt, Text, TimestampTZ, ematix, pk
 from ematix_flow.errors import EmptySource, TooManyDeletes
 from harness.base import Harness
 from oracle.merge import Merge
@@ -37,6 +37,44 @@ def test_absent_keys_are_deleted_within_bounds_and_counted(
     everything = parts(handle_deletes="hard", max_delete_fraction=1)
     story.load(everything, [part(7)], max_delete_fraction=1)
     assert [r["k"] for r in story.found()] == [7]
+
+
+def test_an_empty_source_that_is_allowed_needs_no_other_leave(
+    backend: Harness, loader: Loader
+) -> None:
+    options = {"handle_deletes": "hard", "allow_empty": True}
+    story = Story(backend, loader, Parts, SCHEMA, options=options)
+    story.load(parts(**options), [part(k) for k in range(6)])
+    # One row is not none: there the limit holds.
+    story.refused(parts(**options), [part(1)], TooManyDeletes)
+    assert story.load(parts(**options), []).counts.deleted == 6
+    assert story.found() == []
+
+
+@pytest.mark.parametrize("how", ["hard", "soft"])
+def test_stored_rows_without_a_key_stay(backend: Harness, loader: Loader, how: str) -> None:
+    schema = "k BIGINT, deleted_at TIMESTAMP"
+    loader(Keyless, [(1, None), (2, None), (3, None), (4, None), (None, None)], schema).sync()
+
+    def merged(*keys: int) -> Any:
+        rows = [(k, None) for k in keys]
+        return loader(Keyless, rows, schema, mode="merge", keys=["k"], handle_deletes=how)
+
+    def live() -> list[Any]:
+        held = backend.rows(backend.connection("target"), Keyless.__table__)
+        return sorted((r["k"] for r in held if r["deleted_at"] is None), key=repr)
+
+    with pytest.raises(TooManyDeletes, match="3 of the 4 rows"):
+        merged(1).sync()
+    assert live() == [1, 2, 3, 4, None]
+    assert merged(1, 2).sync().counts.deleted == 2
+    assert live() == [1, 2, None]
+
+
+@ematix.table(schema="app")
+class Keyless:
+    k: BigInt | None
+    deleted_at: TimestampTZ | None
 
 
 def test_soft_deletes_are_stamped_once_and_a_returning_key_is_cleared(

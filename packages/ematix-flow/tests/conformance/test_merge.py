@@ -174,6 +174,37 @@ def test_any_name_may_be_a_key_or_be_compared(backend: Harness, loader: Loader) 
 
 
 @ematix.table(schema="app")
+class Loose:
+    """Nothing keeps its key unique, or keeps NULL out of it."""
+
+    k: BigInt | None
+    a: Text | None
+
+
+def test_a_key_that_is_stored_twice_is_refused(backend: Harness, loader: Loader) -> None:
+    schema = "k BIGINT, a STRING"
+    stored = [(1, "old"), (1, "new"), (1, "x"), (2, "x"), (None, "x"), (None, "x")]
+    loader(Loose, stored, schema).sync()
+
+    def merged(*rows: tuple[int, str]) -> Any:
+        return loader(Loose, rows, schema, mode="merge", keys=["k"])
+
+    def found() -> list[tuple[Any, Any]]:
+        held = backend.rows(backend.connection("target"), Loose.__table__)
+        return sorted(((r["k"], r["a"]) for r in held), key=repr)
+
+    for changed in ("other", "new"):  # the latter is what one of the rows holds already
+        with pytest.raises(DuplicateKeys, match=r"k=1 stands in 3 rows of table app\.loose"):
+            merged((1, changed), (2, "y")).sync()
+        assert found() == sorted(stored, key=repr)
+    assert backend.litter(backend.connection("target")) == []
+    # Keys that stand there once may still be merged.
+    result = merged((2, "y"), (3, "z")).sync()
+    assert (result.counts.updated, result.counts.inserted, result.counts.unchanged) == (1, 1, 0)
+    assert found() == sorted([*stored[:3], (2, "y"), (3, "z"), *stored[4:]], key=repr)
+
+
+@ematix.table(schema="app")
 class Words:
     word: Annotated[Text, pk()]
     note: Text | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -20,6 +21,8 @@ __all__ = ["backend"]
 def pytest_configure(config: pytest.Config) -> None:
     conformance.pytest_configure(config)
     config.addinivalue_line("markers", "servers: only backends that are reached over a network")
+    config.addinivalue_line("markers", "in_turn(cases): each kind of backend takes one of them")
+    config.addinivalue_line("markers", "one_of_a_sort: one backend on a server, one on the disk")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -35,12 +38,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         conformance.pytest_generate_tests(metafunc)
 
 
+_cases: Counter[tuple[str, str]] = Counter()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Leave the second and later harnesses of a kind to ``make soak``."""
+    """Leave to ``make soak`` what shares its code with something that is tested anyway."""
     given = getattr(getattr(item, "callspec", None), "params", {}).get("backend")
-    if given is None or item.get_closest_marker("every_harness"):
+    if given is None or item.get_closest_marker("soak"):
         return
-    if given.name not in first_of_their_kind():
+    spared = given.name not in first_of_their_kind()
+    spared &= item.get_closest_marker("every_harness") is None
+    if item.get_closest_marker("one_of_a_sort"):
+        alike = [c.name for c in all_harnesses() if bool(c.service) == bool(given.service)]
+        spared |= given.name != alike[0]
+    if turns := item.get_closest_marker("in_turn"):
+        test = (item.nodeid.partition("[")[0], given.name)
+        kinds = list(dict.fromkeys(cls.kind for cls in all_harnesses()))
+        spared |= (_cases[test] + kinds.index(given.kind)) % turns.args[0] != 0
+        _cases[test] += 1
+    if spared:
         item.add_marker(pytest.mark.soak)
 
 

@@ -43,6 +43,7 @@ def rows_in(backend: Harness, table: type = Events) -> Found:
     return plain(backend.rows(backend.connection("target"), table.__table__))
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.needs("revise")
 @pytest.mark.parametrize(
     ("pause", "name"),
@@ -81,17 +82,17 @@ def test_of_two_runs_at_once_one_wins(place: World, pause: str, name: str) -> No
     assert place.litter() == []
 
 
-@pytest.mark.every_harness
+@pytest.mark.in_turn(2)
 @pytest.mark.needs("revise")
-def test_a_run_that_wakes_after_a_newer_one_changes_nothing(place: World) -> None:
-    for name in ("truncate", "merge"):
-        life = Life(place, tale(name))
-        sleeper = Racer(life.pipeline(life.arriving()), "staged")
-        assert sleeper.reach() == "staged"
-        life.sync()
-        sleeper.end()
-        assert isinstance(sleeper.error, Fenced), sleeper.error
-        life.untouched()
+@pytest.mark.parametrize("name", ["truncate", "merge"])
+def test_a_run_that_wakes_after_a_newer_one_changes_nothing(place: World, name: str) -> None:
+    life = Life(place, tale(name))
+    sleeper = Racer(life.pipeline(life.arriving()), "staged")
+    assert sleeper.reach() == "staged"
+    life.sync()
+    sleeper.end()
+    assert isinstance(sleeper.error, Fenced), sleeper.error
+    life.untouched()
     assert place.litter() == []
 
 

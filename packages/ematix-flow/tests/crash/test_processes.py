@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 from pathlib import Path
 
 import pytest
 
-from crash.child import PATIENCE, Child, Gate, Trap
+from crash.child import Child, Gate, Trap
 from crash.life import Life
+from crash.processes import java_below, wait_for_end_of
 from crash.tales import tale
 from crash.test_kill import fresh_rows
 from crash.world import World, after
@@ -19,20 +19,17 @@ from ematix_flow.errors import EngineError
 pytestmark = [pytest.mark.needs("source", "replace", "revise"), pytest.mark.slow]
 
 
-def wait_for_end_of(pid: int) -> None:
-    """Wait until a process that is not our child has ended."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        assert poll.poll(PATIENCE * 1000), f"process {pid} is still there"
-    finally:
-        os.close(handle)
+def go_on(life: Life) -> None:
+    """The next run succeeds and clears the target of what the one before it has left."""
+    rows = life.arriving()
+    outcome = life.world.run(**life.tale.order(rows))
+    assert outcome.result is not None
+    life.took(rows, outcome.result["run_id"])
+    # The folder of a dead Spark goes when the next one starts in a process; here none does.
+    assert life.world.backend.litter(life.world.target) == []
 
 
+@pytest.mark.one_of_a_sort
 @pytest.mark.parametrize(
     "name",
     ["scd2", *(pytest.param(n, marks=pytest.mark.soak) for n in ("truncate", "merge", "events"))],
@@ -51,14 +48,57 @@ def test_a_run_killed_while_spark_stages_takes_spark_with_it(
     assert child.exit_code() == -signal.SIGKILL
     life.untouched()
 
-    rows = life.arriving()
-    outcome = world.run(**life.tale.order(rows))
-    assert outcome.result is not None
-    life.took(rows, outcome.result["run_id"])
+    go_on(life)
     wait_for_end_of(worker)
-    # The folder of its Spark goes when the next one starts in a process; here none does.
-    assert world.backend.litter(world.target) == []
     assert world.record(child.pid).status == "failed"
+
+
+@pytest.mark.one_of_a_sort
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("point", "name"),
+    [
+        ("loading", "merge"),
+        *(
+            pytest.param(point, name, marks=pytest.mark.soak)
+            for point in ("staging", "loading", "staged", "committing", "applied")
+            for name in ("merge", "events")
+            if (point, name) != ("loading", "merge")
+        ),
+    ],
+)
+def test_a_run_whose_jvm_is_killed_leaves_before_or_after(
+    world: World, tmp_path: Path, point: str, name: str
+) -> None:
+    """A commit that a database does by itself goes on without Spark."""
+    life = Life(world, tale(name))
+    if point not in ("loading", *life.run()):
+        return
+    gate = Gate(tmp_path) if point == "loading" else None
+    rows = life.arriving()
+    order = world.order(**life.tale.order(rows), remote=None, gate=gate, pause_at=(point,))
+    child = Child(order)
+    if gate is None:
+        child.reach(point)
+    else:
+        gate.held()
+    jvm = java_below(child.pid)
+    os.kill(jvm, signal.SIGKILL)
+    wait_for_end_of(jvm)
+    if gate is None:
+        child.go_on()
+    else:
+        gate.release()
+    outcome = child.outcome()
+    if outcome.result is not None:
+        assert point not in ("staging", "loading")
+        life.took(rows, outcome.result["run_id"])
+    else:
+        assert outcome.error == "EngineError", outcome.text
+        assert "JVM" in outcome.text
+        life.untouched()
+        assert world.record(child.pid).status == "failed"
+    go_on(life)
 
 
 def test_a_run_whose_spark_lives_on_does_not_hold_up_the_next(world: World, tmp_path: Path) -> None:

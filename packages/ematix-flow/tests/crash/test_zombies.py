@@ -52,6 +52,7 @@ def record_of(place: World, run_id: str) -> RunRecord:
     return found
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(
     ("pause", "name"),
     [
@@ -86,7 +87,8 @@ def test_a_run_given_up_for_dead_never_commits(place: World, pause: str, name: s
         life.sync()
 
 
-@pytest.mark.parametrize("pause", ["staged", "committing"])
+@pytest.mark.in_turn(2)
+@pytest.mark.parametrize("pause", ["committing", "staged"])
 def test_a_run_given_up_for_dead_stays_so_after_its_successor(place: World, pause: str) -> None:
     life = Life(place, tale("scd2"))
     life.sync()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from datetime import datetime, timezone
+from math import isnan
 from typing import Any
 
 from oracle.state import Row
@@ -35,4 +37,6 @@ def _text(value: Any) -> str:
         return shown.strftime("%Y-%m-%d %H:%M:%S.%f")
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, float):
+        return "7ff8000000000000" if isnan(value) else struct.pack(">d", value or 0.0).hex()
     return str(value)

@@ -34,6 +34,7 @@ class Merge:
     soft_delete_column: str = "deleted_at"
     max_delete_fraction: float = 0.5
     delete_when: Predicate | None = None
+    allow_empty: bool = False
 
     @property
     def soft(self) -> bool:
@@ -50,7 +51,7 @@ class Merge:
     def load(self, current: Sequence[Row], incoming: Sequence[Row], run: Run) -> Outcome:
         """The table after ``incoming`` was merged into ``current``."""
         rows = one_per_key(incoming, self.key, policy=self.duplicate_keys, order_by=self.order_by)
-        if self.handle_deletes and not incoming:
+        if self.handle_deletes and not incoming and not self.allow_empty:
             raise Refused("empty source")
         marked = {
             k for k, r in rows.items() if self.delete_when is not None and self.delete_when(r)
@@ -58,7 +59,8 @@ class Merge:
         held = {key_of(r, self.key): dict(r) for r in current}
         live = {k for k, r in held.items() if not self.soft or r[self.soft_delete_column] is None}
         absent = live - set(rows) if self.handle_deletes else set()
-        refuse_mass_delete(len(absent), len(live), self.max_delete_fraction)
+        if incoming:
+            refuse_mass_delete(len(absent), len(live), self.max_delete_fraction)
         inserted = updated = unchanged = 0
         for key, row in rows.items():
             if key in marked:

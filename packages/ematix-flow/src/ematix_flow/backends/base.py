@@ -16,6 +16,7 @@ from ematix_flow import types as t
 from ematix_flow.change import CURRENT
 from ematix_flow.errors import Unsupported
 from ematix_flow.model import LOADED_AT_COLUMN, RUN_ID_COLUMN
+from ematix_flow.sql.normalizers import CannotMatch
 
 if TYPE_CHECKING:
     import pandas
@@ -224,6 +225,10 @@ class Landing(ABC):
         """Use a query of the same database as the incoming rows, without moving them."""
         raise Unsupported("this target has no same-database path")
 
+    def stage_copy(self, source: Backend, select: str) -> Staged:
+        """Copy the rows of a query of another database, without looking at them."""
+        raise Unsupported("this target has no copy path")
+
     @abstractmethod
     def commit(self, staged: Staged, *, keep: bool) -> Counts:
         """Apply the whole change in one transaction; ``keep=False`` only counts."""
@@ -310,6 +315,10 @@ class Backend(ABC):
     def same_database(self, other: Backend) -> bool:
         """Whether a query here can be inserted there without leaving the database."""
         return False
+
+    def require_copy(self, other: Backend) -> None:
+        """Raise ``CannotMatch`` where rows cannot be copied there without being looked at."""
+        raise CannotMatch("source and target are not the same database")
 
     def subquery(self, query: SourceQuery) -> str:
         """A user's query as something to select from, on the same-database path."""

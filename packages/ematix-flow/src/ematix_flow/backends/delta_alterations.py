@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow import types as t
 from ematix_flow.backends.base import Alteration
 from ematix_flow.backends.delta_log import DeltaColumn, type_metadata
-from ematix_flow.errors import SchemaDrift
+from ematix_flow.engine.failures import translate
+from ematix_flow.errors import DataError, SchemaDrift
 from ematix_flow.model import Column
 from ematix_flow.sql.spark import assign, quote, spark_ddl
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TEXTS = ("text", "string")
+_CORRECT = "correct those values first, or change the declaration"
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,23 @@ def refuse_unfit(rows: DataFrame, alterations: Sequence[Alteration], place: str)
             raise SchemaDrift(
                 place,
                 [f"column {a.column!r} {said} {shown}"],
-                fix="correct those values first, or change the declaration",
+                fix=_CORRECT,
             )
+        if a.act == "retype" and a.risky:
+            _convert(rows, a, place)
+
+
+def _convert(rows: DataFrame, a: Alteration, place: str) -> None:
+    """Let Spark read every stored text as what it is to become, and say which it cannot."""
+    if a.was is None or a.type is None or a.was.kind not in _TEXTS:
+        return
+    try:
+        rows.selectExpr(f"count({_converted(a.column, quote(a.before), a.was, a.type)})").first()
+    except Exception as error:
+        known = translate(error)
+        if not isinstance(known, DataError):
+            raise
+        raise SchemaDrift(place, [f"of the stored rows, {known.what}"], fix=_CORRECT) from error
 
 
 def _objection(a: Alteration, *, is_new: bool) -> tuple[str | None, str]:
@@ -90,7 +107,7 @@ def _objection(a: Alteration, *, is_new: bool) -> tuple[str | None, str]:
     if a.act == "require":
         said = "is declared NOT NULL but would be NULL in"
         return ("true" if is_new else f"{value} IS NULL"), said
-    # Text that cannot be read as another type is refused where it is converted, with its value.
+    # Of text that cannot be read as another type, the value itself is shown.
     convertible = a.was is not None and a.was.kind not in _TEXTS
     if a.act == "retype" and a.risky and convertible and a.was and a.type:
         there = f"try_cast({value} AS {spark_ddl(a.type)})"

@@ -11,6 +11,7 @@ from ematix_flow.redaction import redact_text
 _CLASS = re.compile(r"^[A-Z]\w+(?: \w+)* Error: ")
 _SOURCE_COLUMN = re.compile(r" when casting from source column (?P<column>.+)$")
 _MISSING = re.compile(r"NOT NULL constraint failed: [^.]+\.(?P<column>.+)$")
+_OWN_SCHEMAS = ("pg_catalog.", "information_schema.", "duckdb_", "pragma_", "sqlite_")
 _IN_SOURCE = "correct the rows in the source, or change the declaration"
 
 
@@ -34,7 +35,9 @@ def translate(error: Exception, connection: str, file: Path) -> EmatixError | No
             fix="correct path=, or load that table first",
         )
     if isinstance(error, duckdb.CatalogException | duckdb.BinderException):
-        fix = f"{hint[:1].lower()}{hint[1:]}" if hint else "check the names in the SQL"
+        # Where nothing of the user's is alike, DuckDB offers tables of its own.
+        close = hint and not any(name in hint for name in _OWN_SCHEMAS)
+        fix = f"{hint[:1].lower()}{hint[1:]}" if close else "check the names in the SQL"
         return Permanent(text, connection=connection, fix=fix)
     if isinstance(error, duckdb.ParserException):
         return Permanent(text, connection=connection, fix="correct the SQL")

@@ -43,7 +43,8 @@ def file_errors(connection: str) -> Iterator[None]:
     """What the file system refuses, as one sentence."""
     try:
         yield
-    except EmatixError:
+    except (EmatixError, ConnectionError):
+        # A connection that is refused is Spark's: it has ended.
         raise
     except OSError as error:
         place = error.filename or "a file"

@@ -64,6 +64,9 @@ def translate(error: Exception, connection: str, info: Mapping[str, Any]) -> Ema
         return Transient(text, connection=connection, fix="run again")
     if isinstance(error, pymysql.InterfaceError):
         return Transient("the connection is closed", connection=connection, fix="run again")
+    if isinstance(error, pymysql.InternalError) and not number:
+        # The driver counts packets: it has missed some, or the server has.
+        return Transient("an answer was cut short", connection=connection, fix="run again")
     return Permanent(text, connection=connection, fix=_FIXES.get(number, ""))
 
 

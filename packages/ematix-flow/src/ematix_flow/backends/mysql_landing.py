@@ -19,7 +19,7 @@ from ematix_flow.backends.mysql_load import LoadTask
 from ematix_flow.backends.mysql_types import constant, loaded_text
 from ematix_flow.backends.sql_landing import SqlLanding
 from ematix_flow.change import CURRENT, OPERATION, SIDE, Counts, Revise
-from ematix_flow.errors import EmatixError, Transient, Unsupported
+from ematix_flow.errors import EmatixError, SchemaDrift, Transient, Unsupported
 from ematix_flow.model import LOADED_AT_COLUMN, RUN_ID_COLUMN, TableName
 from ematix_flow.sql.identifiers import column_list, quoted
 
@@ -230,11 +230,16 @@ class MySQLLanding(SqlLanding):
 
     def _rehearsed(self, staged: Staged, *, watched: bool) -> Counts:
         """The whole change on tables beside the stage, of which nothing stays."""
-        with self._imagined(watched=watched):
-            self._create_scratch()
-            with self.session.transaction(keep=False):
-                counts = self._change(staged)
-            self._drop_scratch()
+        try:
+            with self._imagined(watched=watched):
+                self._create_scratch()
+                with self.session.transaction(keep=False):
+                    counts = self.change(staged)
+                self._drop_scratch()
+        except SchemaDrift as drift:
+            # It was found on the copy, whose name means nothing to anybody.
+            place = self._where(self.load.name)
+            raise SchemaDrift(place, drift.differences, fix=drift.fix) from drift.__cause__
         return counts
 
     def _drop_scratch(self) -> None:

@@ -6,7 +6,6 @@ Reads go through JDBC, over a query that leaves only plain types on the wire.
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -16,20 +15,18 @@ from sqlglot import exp
 from ematix_flow import types as t
 from ematix_flow.backends.base import (
     Alteration,
+    Backend,
     Capabilities,
     FoundColumn,
     FoundTable,
     Load,
     SourceColumn,
     SourceQuery,
-    Staged,
 )
-from ematix_flow.backends.bookkeeping import SCHEMA
-from ematix_flow.backends.postgres_copy import CopyTask, copied_value
 from ematix_flow.backends.postgres_errors import translate
+from ematix_flow.backends.postgres_landing import PostgresLanding
+from ematix_flow.backends.postgres_relay import require_known
 from ematix_flow.backends.sql import Session, SqlBackend
-from ematix_flow.backends.sql_landing import SqlLanding
-from ematix_flow.change import Revise
 from ematix_flow.connections import PostgresConnection
 from ematix_flow.errors import EmatixError, Unsupported
 from ematix_flow.model import Table, TableName
@@ -40,8 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from ematix_flow.engine.session import Engine
-
-logger = logging.getLogger(__name__)
 
 _TYPES = {
     "small_int": "smallint",
@@ -81,8 +76,8 @@ _FOUND: dict[str, t.ColumnType] = {
     "bytea": t.Bytes(),
 }
 _FETCH_ROWS = "10000"
+_ROOM = "64MB"
 _CREATION_LOCK = 7_239_114_001
-_STAGE = "stage_"
 
 
 class Postgres(SqlBackend):
@@ -91,6 +86,8 @@ class Postgres(SqlBackend):
     kind = "postgres"
     dialect = "postgres"
     placeholder: ClassVar[str] = "%s"
+    inlines: ClassVar[bool] = True
+    keys_last: ClassVar[bool] = True
     default_schema: ClassVar[str | None] = "public"
     jars = ("postgres",)
     capabilities = Capabilities(
@@ -132,8 +129,13 @@ class Postgres(SqlBackend):
         return {"kind": self.kind, **{k: address[k] for k in shown if k in address}}
 
     def begin(self, raw: Any) -> None:
-        """One snapshot for all that the commit reads."""
+        """One snapshot for all that the commit reads, and room to join whole tables in memory."""
         raw.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        raw.execute(
+            "SELECT set_config('work_mem', %(room)s, true) "
+            "WHERE pg_size_bytes(current_setting('work_mem')) < pg_size_bytes(%(room)s)",
+            {"room": _ROOM},
+        )
 
     def run(self, raw: Any, sql: str, parameters: Sequence[Any]) -> int:
         """Execute; without parameters psycopg leaves ``%`` alone."""
@@ -165,6 +167,14 @@ class Postgres(SqlBackend):
         keys = ("host", "port", "database", "user")
         ours, theirs = self.address(), other.address()
         return [ours.get(k) for k in keys] == [theirs.get(k) for k in keys]
+
+    def require_copy(self, other: Backend) -> None:
+        """Between PostgreSQL databases that asyncpg can reach."""
+        if not isinstance(other, Postgres):
+            super().require_copy(other)
+            return
+        for backend in (self, other):
+            require_known(backend.conninfo())
 
     def check_table(self, table: Table) -> None:
         """Arrays of arrays and of bytes have no form on the way in, JSON cannot be compared."""
@@ -334,111 +344,6 @@ class Postgres(SqlBackend):
         return PostgresLanding(self, load)
 
 
-class PostgresLanding(SqlLanding):
-    """Copies into ``ematix_flow.stage_<run>``; a session lock marks the run as alive."""
-
-    backend: Postgres
-
-    def __init__(self, backend: Postgres, load: Load) -> None:
-        super().__init__(backend, load)
-        self._made_schema = False
-        self._staged = False
-
-    @property
-    def _stage(self) -> str:
-        return f"{quoted(SCHEMA, 'postgres')}.{quoted(_STAGE + self.load.run.run_id, 'postgres')}"
-
-    @property
-    def _parts(self) -> str:
-        name = quoted(f"{_STAGE}{self.load.run.run_id}_parts", "postgres")
-        return f"{quoted(SCHEMA, 'postgres')}.{name}"
-
-    def sweep(self) -> None:
-        """Drop the stages whose run no longer holds its lock."""
-        tables = self.session.rows(
-            "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename LIKE %s "
-            "ORDER BY tablename",
-            (SCHEMA, _STAGE.replace("_", r"\_") + "%"),
-        )
-        for (table,) in tables:
-            run_id = table.removeprefix(_STAGE).removesuffix("_parts")
-            if self.session.one("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (run_id,)):
-                try:
-                    self._drop_orphan(f"{quoted(SCHEMA, 'postgres')}.{quoted(table, 'postgres')}")
-                except EmatixError as error:
-                    # Another user's, perhaps: no reason to fail a run that does not need it.
-                    logger.warning("the stage %s of a dead run is still there: %s", table, error)
-                self.session.rows("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", (run_id,))
-
-    def _drop_orphan(self, table: str) -> None:
-        """Executors may outlive their driver: a copy still under way would block the drop."""
-        self.session.rows(
-            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE pid <> pg_backend_pid() "
-            "AND relation = to_regclass(%s) AND database = "
-            "(SELECT oid FROM pg_database WHERE datname = current_database())",
-            (table,),
-        )
-        self.session.run(f"DROP TABLE IF EXISTS {table}")
-
-    def stage(self, engine: Engine, rows: DataFrame) -> Staged:
-        """Every task copies its partition in one transaction, at most once."""
-        load = self.load
-        self.session.rows("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (load.run.run_id,))
-        load.announce("staging")
-        self._create_stage()
-        task = CopyTask(self.backend.conninfo(), self._stage, self._parts, self.backend.name)
-        # Numbered, because mapInArrow cannot take a name with a dot in it.
-        texts = [
-            f"{copied_value(quote(c.name), c.type)} AS c{i}" for i, c in enumerate(load.incoming)
-        ]
-        copied = rows.selectExpr(*texts).mapInArrow(task, "rows BIGINT, bytes BIGINT")
-        done = copied.selectExpr("sum(rows)", "sum(bytes)").first()
-        # The planner must know how many rows wait, to join few of them by the target's index.
-        self.session.run(f"ANALYZE {self._stage}")
-        load.announce("staged")
-        count, size = (done[0] or 0, done[1] or 0) if done else (0, 0)
-        return Staged(count, size, self._stage)
-
-    def _create_stage(self) -> None:
-        self._made_schema = not self.session.rows(
-            "SELECT 1 FROM pg_namespace WHERE nspname = %s", (SCHEMA,)
-        )
-        alone = self.backend.commit_lock(self.session, creates=self._made_schema)
-        with alone, self.session.transaction():
-            self.session.run(f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA, 'postgres')}")
-            columns = ", ".join(
-                f"{quoted(c.name, 'postgres')} {_staged_type(self.backend, c.type)}"
-                for c in self.load.incoming
-            )
-            self.session.run(f"CREATE UNLOGGED TABLE {self._stage} ({columns})")
-            self.session.run(f"CREATE UNLOGGED TABLE {self._parts} (part bigint PRIMARY KEY)")
-        self._staged = True
-
-    def define_incoming(self, staged: Staged) -> None:
-        """``incoming`` is a view over the staging table."""
-        values = [_unstaged(self.backend, c.name, c.type) for c in self.load.incoming]
-        self.define_view(self.backend.incoming_select(self.load, self._stage, values))
-
-    def changes_known(self, step: Revise) -> None:
-        """Let the planner know how many rows change."""
-        self.session.run(f"ANALYZE {step.changes}")
-
-    def remove_stage(self) -> None:
-        """Drop the stage, and the schema if only a dry run has made it."""
-        if not self._staged:
-            return
-        self.session.run(f"DROP VIEW IF EXISTS pg_temp.{quoted('incoming', 'postgres')}")
-        self.session.run(f"DROP TABLE IF EXISTS {self._stage}, {self._parts}")
-        if self._made_schema:
-            self._drop_empty_schema()
-
-    def _drop_empty_schema(self) -> None:
-        with self.backend.commit_lock(self.session, creates=True):
-            held = "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace(%s)"
-            if not self.session.rows(held, (SCHEMA,)):
-                self.session.run(f"DROP SCHEMA IF EXISTS {quoted(SCHEMA, 'postgres')}")
-
-
 def jdbc_url(address: dict[str, Any]) -> str:
     """The JDBC address, without user and password."""
     port = f":{address['port']}" if "port" in address else ""
@@ -485,20 +390,3 @@ def _in_form(name: str, declared: str) -> str:
     if isinstance(logical, t.Array):
         return f"CAST(from_json({column}, 'ARRAY<STRING>') AS {spark_ddl(logical)})"
     return f"CAST({column} AS {spark_ddl(logical or t.Text())})"
-
-
-def _staged_type(backend: Postgres, column_type: t.ColumnType) -> str:
-    return "jsonb" if isinstance(column_type, t.Array) else backend.stored_type(column_type)
-
-
-def _unstaged(backend: Postgres, name: str, column_type: t.ColumnType) -> str:
-    column = quoted(name, "postgres")
-    if not isinstance(column_type, t.Array):
-        return column
-    stored = backend.stored_type(column_type)
-    element = backend.stored_type(column_type.element)
-    gathered = (
-        f"(SELECT array_agg(e::{element} ORDER BY i) FROM "
-        f"jsonb_array_elements_text({column}) WITH ORDINALITY AS a(e, i))"
-    )
-    return f"CASE WHEN {column} IS NOT NULL THEN coalesce({gathered}, '{{}}'::{stored}) END"

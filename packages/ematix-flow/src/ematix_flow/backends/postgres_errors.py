@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,12 +11,10 @@ from ematix_flow.redaction import redact_text
 
 
 def translate(error: Exception, connection: str, info: Mapping[str, Any]) -> EmatixError | None:
-    """The error as one of ours; None where psycopg did not raise it."""
-    import psycopg
-
-    if not isinstance(error, psycopg.Error):
+    """The error as one of ours; None where it is no driver's."""
+    state, detail = _told(error)
+    if state is None:
         return None
-    state = error.sqlstate or ""
     text = redact_text((str(error).strip().splitlines() or [type(error).__name__])[0])
     # A refused connection names the server before it says why.
     text = text.rpartition("FATAL:")[2].strip()
@@ -31,7 +30,6 @@ def translate(error: Exception, connection: str, info: Mapping[str, Any]) -> Ema
             fix="remove it in the source, for example with regex_replace",
         )
     if state.startswith(("22", "23")):
-        detail = getattr(error.diag, "message_detail", None)
         told = f"{text} ({redact_text(detail)})" if detail else text
         return BadValue(
             f"connection {connection!r}: {told}",
@@ -54,6 +52,20 @@ def translate(error: Exception, connection: str, info: Mapping[str, Any]) -> Ema
     if state.startswith(("40", "53", "55", "57", "58", "08")):
         return Transient(text, connection=connection, fix="run again")
     return Permanent(text, connection=connection)
+
+
+def _told(error: Exception) -> tuple[str | None, str | None]:
+    """The SQLSTATE, empty where there is none, and the detail; no state if it is no driver's."""
+    import psycopg
+
+    if isinstance(error, psycopg.Error):
+        return error.sqlstate or "", getattr(error.diag, "message_detail", None)
+    import asyncpg
+
+    if isinstance(error, asyncpg.PostgresError):
+        return error.sqlstate or "", error.detail
+    lost = isinstance(error, asyncpg.InterfaceError | OSError | asyncio.TimeoutError)
+    return ("" if lost else None), None
 
 
 def _unconnected(text: str, connection: str, info: Mapping[str, Any]) -> EmatixError:

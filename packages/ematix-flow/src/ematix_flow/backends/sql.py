@@ -45,10 +45,7 @@ from ematix_flow.change import (
     Rewrite,
     Step,
 )
-from ematix_flow.errors import (
-    EmatixError,
-    Unsupported,
-)
+from ematix_flow.errors import EmatixError, Transient, Unsupported
 from ematix_flow.model import LOADED_AT_COLUMN, RUN_ID_COLUMN, Column, Table, TableName
 from ematix_flow.sql.assignment import may_round, require_same
 from ematix_flow.sql.identifiers import bare, column_list, quoted, split_name
@@ -96,8 +93,12 @@ class Session:
             with contextlib.suppress(EmatixError), self.backend.translated():
                 self.backend.finish(self.raw, keep=False)
             raise
-        with self.backend.translated():
-            self.backend.finish(self.raw, keep=keep)
+        try:
+            with self.backend.translated():
+                self.backend.finish(self.raw, keep=keep)
+        except Transient as error:
+            error.unanswered = keep
+            raise
 
     def close(self) -> None:
         """Close the driver's connection."""
@@ -110,6 +111,10 @@ class SqlBackend(Backend):
 
     placeholder: ClassVar[str] = "?"
     default_schema: ClassVar[str | None] = None
+    # Whether ``WITH x AS NOT MATERIALIZED`` is understood.
+    inlines: ClassVar[bool] = False
+    # Whether a new table is filled faster before it has its keys.
+    keys_last: ClassVar[bool] = False
 
     @abstractmethod
     def connect(self, *, read_only: bool = False) -> Any:
@@ -318,13 +323,18 @@ class SqlBackend(Backend):
         lines = [
             self._column_ddl(name, column_type, declared.get(name)) for name, column_type in columns
         ]
-        if table.primary_key:
-            lines.append(f"PRIMARY KEY ({column_list(table.primary_key, self.dialect)})")
-        lines += [f"UNIQUE ({column_list(group, self.dialect)})" for group in table.unique_groups]
+        lines += self.key_clauses(table)
         body = ",\n  ".join(lines)
         guard = "IF NOT EXISTS " if unless_there else ""
         create = f"CREATE TABLE {guard}{self.locate(table.name)} (\n  {body}\n)"
         return [*self.create_schema(table.name), create]
+
+    def key_clauses(self, table: Table) -> list[str]:
+        """The keys of a table, as a definition lists them."""
+        groups = [("UNIQUE", group) for group in table.unique_groups]
+        if table.primary_key:
+            groups.insert(0, ("PRIMARY KEY", table.primary_key))
+        return [f"{kind} ({column_list(group, self.dialect)})" for kind, group in groups]
 
     def _column_ddl(self, name: str, column_type: ColumnType, column: Column | None) -> str:
         nullable = column.nullable if column else False
@@ -341,6 +351,9 @@ class SqlBackend(Backend):
                 return placed
             if isinstance(node, exp.Anonymous) and str(node.this).startswith("EMATIX_"):
                 return self.stand_in(node, load)
+            if isinstance(node, exp.CTE) and self.inlines:
+                # Kept apart, what is used twice would be computed without indexes and statistics.
+                node.set("materialized", False)
             return node
 
         return query.transform(place).sql(dialect=self.dialect)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ematix_flow.errors import SchemaDrift, Transient
+from ematix_flow.errors import BadValue, SchemaDrift, Transient
 from ematix_flow.sql.identifiers import quoted
 
 if TYPE_CHECKING:
     from ematix_flow.backends.base import Alteration, Load
     from ematix_flow.backends.sql import Session, SqlBackend
     from ematix_flow.types import ColumnType
+
+
+_CORRECT = "correct those values first, or change the declaration"
 
 
 def plain_alteration(backend: SqlBackend, table: str, alteration: Alteration) -> list[str]:
@@ -64,8 +69,20 @@ def check_alterations(backend: SqlBackend, session: Session, load: Load) -> None
             raise SchemaDrift(
                 backend.locate(load.name, load.prefix),
                 [f"column {alteration.column!r} {said} {shown}"],
-                fix="correct those values first, or change the declaration",
+                fix=_CORRECT,
             )
+
+
+@contextlib.contextmanager
+def about_stored_rows(backend: SqlBackend, load: Load) -> Iterator[None]:
+    """Let a value that the database refuses be told of as one that the table holds."""
+    try:
+        yield
+    except BadValue as error:
+        said = error.what.removeprefix(f"connection {backend.name!r}: ")
+        raise SchemaDrift(
+            backend.locate(load.name, load.prefix), [f"of the stored rows, {said}"], fix=_CORRECT
+        ) from error
 
 
 def _objection(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.backends.base import Landing, Load, Staged
 from ematix_flow.backends.bookkeeping import Bookkeeping
 from ematix_flow.backends.sql import SqlBackend
-from ematix_flow.backends.sql_alterations import check_alterations
-from ematix_flow.change import CURRENT, INCOMING, OPERATION, SIDE, Counts, Revise
+from ematix_flow.backends.sql_alterations import about_stored_rows, check_alterations
+from ematix_flow.change import CURRENT, INCOMING, OPERATION, SIDE, Assertion, Counts, Revise
 from ematix_flow.errors import (
     BackendError,
     BadValue,
@@ -76,6 +76,13 @@ class SqlLanding(Landing):
     def define_incoming(self, staged: Staged) -> None:
         """Make ``incoming`` a relation of this session, inside the transaction."""
 
+    def define_relation(self, staged: Staged) -> None:
+        """Make ``incoming`` from whatever was staged."""
+        if isinstance(staged.handle, QueryStage):
+            self.query_incoming(staged.handle.select)
+        else:
+            self.define_incoming(staged)
+
     def stage_query(self, select: str) -> Staged:
         """The incoming rows are a query of this database; nothing moves before the commit."""
         return Staged(rows=-1, bytes=0, handle=QueryStage(select))
@@ -106,6 +113,7 @@ class SqlLanding(Landing):
                 counts = self._apply(staged, keep=keep)
             except (BackendError, BadValue) as error:
                 self._explain_race(error)
+                self._explain_keys(staged, error)
                 if isinstance(error, BadValue):
                     error.what = f"table {self.load.name}: {error.what}"
                 raise
@@ -122,11 +130,9 @@ class SqlLanding(Landing):
                 return Counts()
             self._take_fence()
             self.prepare_tables()
-            if isinstance(staged.handle, QueryStage):
-                self.query_incoming(staged.handle.select)
-            else:
-                self.define_incoming(staged)
-            counts = self._change(staged)
+            self.define_relation(staged)
+            counts = self.change(staged)
+            self._add_keys()
             self._move_watermark()
             self.books.record_run(load.run, str(load.name), counts)
             if load.batch is not None:
@@ -139,19 +145,32 @@ class SqlLanding(Landing):
         if load.alterations:
             check_alterations(self.backend, self.session, load)
             statements = self.backend.alter_in(self.session, load)
+        elif self._keys_last:
+            statements = self.backend.create_table(load.table.without_keys(), load.columns)
         else:
             statements = self.backend.ddl(load)
         if load.side is not None:
             columns = load.columns_of(SIDE)
             statements += self.backend.create_table(load.side, columns, unless_there=True)
-        for statement in statements:
-            self.session.run(statement)
+        with about_stored_rows(self.backend, load):
+            for statement in statements:
+                self.session.run(statement)
 
-    def _change(self, staged: Staged) -> Counts:
+    @property
+    def _keys_last(self) -> bool:
+        return self.load.creates and self.backend.keys_last
+
+    def _add_keys(self) -> None:
+        clauses = self.backend.key_clauses(self.load.table)
+        if self._keys_last and clauses:
+            added = ", ".join(f"ADD {clause}" for clause in clauses)
+            self.session.run(f"ALTER TABLE {self.backend.locate(self.load.name)} {added}")
+
+    def change(self, staged: Staged) -> Counts:
         """Compute all change sets, apply every step, and say what was done."""
         load, change, session = self.load, self.load.change, self.session
         done: dict[str, int] = {}
-        self._check("incoming")
+        self.check("incoming")
         for name, query in change.derived.items():
             self.derive(name, query)
         # Of a table that this commit creates, the change set holds nothing but inserts.
@@ -159,7 +178,7 @@ class SqlLanding(Landing):
         first = [s for s in change.revisions if direct and s.relation == CURRENT]
         expected = {s.changes: self._compute(s) for s in change.revisions if s not in first}
         if not first:
-            self._check("changes")
+            self.check("changes")
         if load.inspect is not None:
             load.inspect(load, self._ask)
         for step in change.steps:
@@ -173,7 +192,7 @@ class SqlLanding(Landing):
                     done[count] = done.get(count, 0) + session.run(sql)
             load.announce(f"applied {step.verb}")
         if not first:
-            self._check("result")
+            self.check("result")
         return self._counted(staged, done)
 
     def derive(self, name: str, query: exp.Query) -> None:
@@ -184,7 +203,7 @@ class SqlLanding(Landing):
 
     def _first_rows(self, step: Revise) -> str:
         columns = column_list(self.load.column_names, self.backend.dialect)
-        rows = self.backend.render(step.rows, self.load)
+        rows = self.backend.render(self.load.change.opening or step.rows, self.load)
         return (
             f"INSERT INTO {self.backend.locate(self.load.name)} ({columns}) "
             f"SELECT {columns} FROM ({rows}) AS first_rows"
@@ -291,12 +310,34 @@ class SqlLanding(Landing):
                 fix="run it again",
             ) from error
 
+    def _explain_keys(self, staged: Staged, error: EmatixError) -> None:
+        """A key of a new table may have refused what an assertion tells better."""
+        if not isinstance(error, BadValue) or not self._left_to_keys():
+            return
+        with self.session.transaction(keep=False):
+            self.define_relation(staged)
+            for assertion in self._left_to_keys():
+                self._require(assertion)
+
+    def _left_to_keys(self) -> list[Assertion]:
+        """The assertions that the keys of a table that is being created make superfluous."""
+        load, table = self.load, self.load.table
+        if not self._keys_last or load.inspect:
+            return []
+        keys = [set(group) for group in (table.primary_key, *table.unique_groups)]
+        return [a for a in load.change.assertions if a.unique and set(a.unique) in keys]
+
     def _ask(self, query: exp.Query) -> list[tuple[Any, ...]]:
         return self.session.rows(self.backend.render(query, self.load))
 
-    def _check(self, when: str) -> None:
+    def check(self, when: str) -> None:
+        """Ask what must hold at this point."""
+        left = self._left_to_keys()
         for assertion in self.load.change.assertions:
-            if assertion.when == when:
-                found = self._ask(assertion.violations)
-                if found:
-                    raise assertion.refuse(found)
+            if assertion.when == when and assertion not in left:
+                self._require(assertion)
+
+    def _require(self, assertion: Assertion) -> None:
+        found = self._ask(assertion.violations)
+        if found:
+            raise assertion.refuse(found)

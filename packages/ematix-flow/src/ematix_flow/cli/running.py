@@ -316,7 +316,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 def _prepare_next_start(outcome: _Outcome) -> None:
     """After the result is out, let the class archive be built for the next start."""
-    if all(result.path in ("same_db", "") for result in outcome.ran):
+    if all(result.path in ("same_db", "copy", "") for result in outcome.ran):
         return
     from ematix_flow.engine.archive import build_archive_in_background
 

@@ -27,7 +27,8 @@ class Append:
         """One insert, without the rows that an earlier run has read already."""
         if reach is None or reach.value is None:
             rows = select_incoming(columns)
-        elif shape.key:
+            return Change(steps=(Insert(rows),), opening=rows)
+        if shape.key:
             rows = _new_by_key(shape.key, columns, reach)
         else:
             rows = _new_by_copies([c.name for c in shape.incoming], columns, reach)

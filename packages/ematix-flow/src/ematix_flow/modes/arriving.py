@@ -49,12 +49,17 @@ def winner_order(columns: Sequence[Column], options: LoadOptions) -> str:
     return ", ".join(items)
 
 
-def requirements(shape: Shape, options: LoadOptions, *, one_each: bool) -> tuple[Assertion, ...]:
-    """Refuse NULL in a key and, where no policy chooses, several rows for one key."""
+def requirements(
+    shape: Shape, options: LoadOptions, *, one_each: bool, unique: Sequence[str] = ()
+) -> tuple[Assertion, ...]:
+    """Refuse NULL in a key and, where no policy chooses, several rows for one key.
+
+    ``unique`` are the columns of the target in which a key of several rows would be twice.
+    """
     nullable = [c.name for c in shape.incoming if c.name in shape.key and c.nullable]
     required = [_no_null(column) for column in nullable]
     if one_each and options.duplicate_keys == "error":
-        required.append(_no_duplicates(shape.key))
+        required.append(_no_duplicates(shape.key, tuple(unique)))
     return tuple(required)
 
 
@@ -78,7 +83,12 @@ def _no_null(column: str) -> Assertion:
     return no_null(column, f"key column {column!r}")
 
 
-def _no_duplicates(key: Sequence[str]) -> Assertion:
+def one_for_each(options: LoadOptions) -> bool:
+    """Whether every incoming row is the one row of its key, and there to stay."""
+    return options.duplicate_keys == "error" and not deleted_flag(options)
+
+
+def _no_duplicates(key: Sequence[str], unique: tuple[str, ...]) -> Assertion:
     def refuse(rows: Sequence[Sequence[Any]]) -> EmatixError:
         shown = "; ".join(
             ", ".join(f"{k}={v}" for k, v in zip(key, row, strict=False)) + f" ({row[-1]} rows)"
@@ -95,7 +105,7 @@ def _no_duplicates(key: Sequence[str]) -> Assertion:
         f"SELECT {listed}, COUNT(*) AS copies FROM incoming GROUP BY {listed} "
         f"HAVING COUNT(*) > 1 ORDER BY {listed} LIMIT {_SHOWN}"
     )
-    return Assertion(parsed(found), refuse)
+    return Assertion(parsed(found), refuse, unique=unique)
 
 
 def live(options: LoadOptions, of: str = "i") -> str:

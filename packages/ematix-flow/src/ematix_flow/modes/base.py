@@ -22,12 +22,16 @@ ENTRY_POINTS = "ematix_flow.modes"
 
 @dataclass(frozen=True)
 class Shape:
-    """The relations of a load: what the target holds, what arrives, what is kept beside it."""
+    """The relations of a load: what the target holds, what arrives, what is kept beside it.
+
+    ``unique`` says that the target itself sees to it that no key is stored twice.
+    """
 
     table: Table
     incoming: tuple[Column, ...]
     key: tuple[str, ...] = ()
     side: Table | None = None
+    unique: bool = False
 
 
 @dataclass(frozen=True)

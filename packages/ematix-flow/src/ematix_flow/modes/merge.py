@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow import types as t
 from ematix_flow.change import Assertion, Change, Effect, Revise
-from ematix_flow.errors import DeclarationError, EmatixError, TooManyDeletes
+from ematix_flow.errors import DeclarationError, DuplicateKeys, EmatixError, TooManyDeletes
 from ematix_flow.model import DELETED_COLUMN, Column, LoadOptions, Table, merge_key
-from ematix_flow.modes.arriving import arriving, deleted_flag, live, requirements
+from ematix_flow.modes.arriving import (
+    arriving,
+    deleted_flag,
+    live,
+    one_for_each,
+    requirements,
+)
 from ematix_flow.modes.base import Reach, Shape
 from ematix_flow.modes.sql import (
+    count_of,
     differs,
+    keyed,
     missing,
     moment,
     name,
+    names,
     parsed,
     same,
     stamped,
     unmatched,
 )
 from ematix_flow.modes.truncate import not_empty
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 
 class Merge:
@@ -66,15 +78,25 @@ def merge_change(
         "absent": removed,
     }
     counted = f"SELECT COUNT(*) AS n FROM ({arriving(shape, options)}) AS i"
-    guards = delete_guards(shape.table, options, present=_undeleted(soft))
+    present = f"{_undeleted(soft)} AND {keyed(shape.key)}"
+    guards = delete_guards(shape.table, options, present=present)
     return Change(
         steps=(Revise(parsed(text), shape.key, effects),),
         assertions=(
-            *requirements(shape, options, one_each=True),
+            *requirements(shape, options, one_each=True, unique=shape.key),
             *(() if replaced else guards),
+            *(() if shape.unique else (_stored_once(shape.table, shape.key),)),
         ),
         considered=parsed(f"{counted} WHERE {live(options)}"),
+        opening=None if replaced else _opening(columns, options, soft),
     )
+
+
+def _opening(columns: Sequence[str], options: LoadOptions, soft: str | None) -> exp.Query | None:
+    if not one_for_each(options):
+        return None
+    values = (f"{missing(c) if c == soft else stamped(c, name(c))} AS {name(c)}" for c in columns)
+    return parsed(f"SELECT {', '.join(values)} FROM incoming")
 
 
 def _with_soft_delete(table: Table, options: LoadOptions) -> Table:
@@ -139,12 +161,35 @@ def _told_deletes(shape: Shape, columns: Sequence[str], soft: str | None) -> str
 def _absent(shape: Shape, columns: Sequence[str], soft: str | None, held: str) -> str:
     return (
         f"SELECT 'absent' AS _op, {_gone(columns, soft)} FROM current AS c "
-        f"{unmatched('incoming', 'i', shape.key)} AND {_undeleted(soft, 'c')} AND {held}"
+        f"{unmatched('incoming', 'i', shape.key)} AND {keyed(shape.key, 'c')} "
+        f"AND {_undeleted(soft, 'c')} AND {held}"
     )
 
 
+def _stored_once(table: Table, key: Sequence[str]) -> Assertion:
+    """Refuse to touch a key that several stored rows have: all of them would become one."""
+
+    def refuse(rows: Sequence[Sequence[Any]]) -> EmatixError:
+        *values, copies = rows[0]
+        shown = ", ".join(f"{k}={v}" for k, v in zip(key, values, strict=True))
+        return DuplicateKeys(
+            f"the key {shown} stands in {copies} rows of table {table.name}; nothing was written",
+            fix="remove all but one of them, or choose a key that is unique there",
+        )
+
+    found = (
+        f"SELECT {names(key, 'c')}, COUNT(*) AS copies FROM current AS c "
+        f"JOIN (SELECT DISTINCT {names(key)} FROM changes) AS x ON {same('c', 'x', key)} "
+        f"GROUP BY {names(key, 'c')} HAVING COUNT(*) > 1 ORDER BY {names(key, 'c')} LIMIT 1"
+    )
+    return Assertion(parsed(found), refuse, when="changes")
+
+
 def delete_guards(table: Table, options: LoadOptions, *, present: str) -> tuple[Assertion, ...]:
-    """Refuse an empty snapshot, and one that lacks more of the target than is allowed."""
+    """Refuse an empty snapshot, and one that lacks more of the target than is allowed.
+
+    ``present`` tells which stored rows could go.
+    """
     if not options.handle_deletes:
         return ()
     guards = [] if options.allow_empty else [not_empty(table)]
@@ -164,8 +209,10 @@ def _not_too_many(table: Table, options: LoadOptions, present: str) -> Assertion
 
     gone = "SELECT COUNT(*) AS gone FROM changes WHERE _op = 'absent'"
     held = f"SELECT COUNT(*) AS held FROM current WHERE {present}"
+    given = count_of()
+    # No rows at all are either refused already or allowed by name.
     found = (
-        f"SELECT gone, held FROM ({gone}) AS a CROSS JOIN ({held}) AS b "
-        f"WHERE gone > held * {options.max_delete_fraction!r}"
+        f"SELECT gone, held FROM ({gone}) AS a CROSS JOIN ({held}) AS b CROSS JOIN ({given}) AS g "
+        f"WHERE gone > held * {options.max_delete_fraction!r} AND n > 0"
     )
     return Assertion(parsed(found), refuse, when="changes")

@@ -27,12 +27,19 @@ from ematix_flow.model import (
     TableName,
     merge_key,
 )
-from ematix_flow.modes.arriving import arriving, deleted_flag, live, requirements
+from ematix_flow.modes.arriving import (
+    arriving,
+    deleted_flag,
+    live,
+    one_for_each,
+    requirements,
+)
 from ematix_flow.modes.base import Reach, Shape
 from ematix_flow.modes.events import event_change
 from ematix_flow.modes.merge import delete_guards
 from ematix_flow.modes.sql import (
     differs,
+    keyed,
     later,
     missing,
     moment,
@@ -137,13 +144,18 @@ def _state_change(shape: Shape, columns: Sequence[str], options: LoadOptions) ->
     return Change(
         steps=(Revise(parsed(text), (*key, VALID_FROM_COLUMN), effects),),
         assertions=(
-            *requirements(shape, options, one_each=True),
-            *delete_guards(shape.table, options, present=name(IS_CURRENT_COLUMN)),
+            *requirements(shape, options, one_each=True, unique=(*key, VALID_FROM_COLUMN)),
+            *delete_guards(
+                shape.table, options, present=f"{name(IS_CURRENT_COLUMN)} AND {keyed(key)}"
+            ),
             *sound(key),
         ),
         considered=parsed(
             f"SELECT COUNT(*) AS n FROM ({arriving(shape, options)}) AS i WHERE {live(options)}"
         ),
+        opening=parsed(f"SELECT {_new_version(columns, 'i')} FROM incoming AS i")
+        if one_for_each(options)
+        else None,
     )
 
 
@@ -164,16 +176,20 @@ def _held(shape: Shape, columns: Sequence[str], ttl: float | None) -> str:
     )
 
 
-def _opened(shape: Shape, columns: Sequence[str], options: LoadOptions, changed: str) -> str:
+def _new_version(columns: Sequence[str], of: str) -> str:
+    """An incoming row as the current version of its key."""
     own = {
         VALID_FROM_COLUMN: moment(),
         VALID_TO_COLUMN: missing(VALID_TO_COLUMN),
         IS_CURRENT_COLUMN: "TRUE",
     }
-    values = ", ".join(f"{own.get(c) or stamped(c, name(c, 'i'))} AS {name(c)}" for c in columns)
+    return ", ".join(f"{own.get(c) or stamped(c, name(c, of))} AS {name(c)}" for c in columns)
+
+
+def _opened(shape: Shape, columns: Sequence[str], options: LoadOptions, changed: str) -> str:
     new = f"{name(shape.key[0], 'c')} IS NULL"
     return (
-        f"SELECT 'insert' AS _op, {values} FROM arriving AS i "
+        f"SELECT 'insert' AS _op, {_new_version(columns, 'i')} FROM arriving AS i "
         f"LEFT JOIN held AS c ON {same('c', 'i', shape.key)} "
         f"WHERE {live(options)} AND ({new} OR {changed})"
     )
@@ -204,7 +220,8 @@ def _closed(shape: Shape, columns: Sequence[str], options: LoadOptions, changed:
 def _absent(shape: Shape, columns: Sequence[str], ttl: float | None) -> str:
     return (
         f"SELECT 'absent' AS _op, {_ended(columns, _end(ttl))} FROM current AS c "
-        f"{unmatched('incoming', 'i', shape.key)} AND {name(IS_CURRENT_COLUMN, 'c')}"
+        f"{unmatched('incoming', 'i', shape.key)} AND {keyed(shape.key, 'c')} "
+        f"AND {name(IS_CURRENT_COLUMN, 'c')}"
     )
 
 

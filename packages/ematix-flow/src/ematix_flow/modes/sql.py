@@ -47,6 +47,11 @@ def same(left: str, right: str, key: Sequence[str]) -> str:
     return " AND ".join(f"{name(k, left)} = {name(k, right)}" for k in key)
 
 
+def keyed(key: Sequence[str], of: str = "") -> str:
+    """Whether a row has a key: no part of it is NULL."""
+    return " AND ".join(f"{name(k, of)} IS NOT NULL" for k in key)
+
+
 def unmatched(relation: str, alias: str, key: Sequence[str], extra: str = "") -> str:
     """The join that leaves the rows of ``c`` to which nothing in a relation belongs."""
     condition = same("c", alias, key) + (f" AND {extra}" if extra else "")

@@ -23,7 +23,8 @@ class Truncate:
     ) -> Change:
         """One replacement, guarded against an empty source."""
         guards = () if options.allow_empty else (not_empty(shape.table),)
-        return Change(steps=(Replace(select_incoming(columns)),), assertions=guards)
+        rows = select_incoming(columns)
+        return Change(steps=(Replace(rows),), assertions=guards, opening=rows)
 
 
 def not_empty(table: Table) -> Assertion:

@@ -25,6 +25,7 @@ from ematix_flow.errors import (
     EmatixError,
     Fenced,
     Permanent,
+    Transient,
     Undecided,
     Unsupported,
 )
@@ -39,6 +40,7 @@ from ematix_flow.run.journal import (
 )
 from ematix_flow.run.log import RunLog, open_run_log
 from ematix_flow.run.logs import capture_run_log
+from ematix_flow.run.paths import direct_path
 from ematix_flow.run.plan import Plan, planned
 from ematix_flow.run.purpose import ORDINARY, Purpose
 from ematix_flow.run.records import (
@@ -48,6 +50,7 @@ from ematix_flow.run.records import (
 from ematix_flow.run.result import RunResult, StepResult, joined, summed
 from ematix_flow.run.sharing import SharedSource
 from ematix_flow.run.transforms import post_steps, run_steps
+from ematix_flow.sql.normalizers import CannotMatch
 
 if TYPE_CHECKING:
     from ematix_flow.backends.base import Landing, Staged
@@ -228,11 +231,16 @@ def _known(spec: PipelineSpec, error: BaseException, journal: Journal) -> Ematix
 
 def _needs_spark(spec: PipelineSpec) -> bool:
     """Whether it is plain from the declaration that the engine will be needed."""
-    return (
-        spec.transform_sql is not None
-        or spec.options.force_path == "spark"
-        or any(spec.source != target.connection for target in spec.targets)
-    )
+    if spec.options.force_path == "spark":
+        return True
+    source = load_backend(config.resolve_connection(spec.source).connection)
+    try:
+        for target in spec.targets:
+            sink = load_backend(config.resolve_connection(target.connection).connection)
+            direct_path(spec, source, sink)
+    except CannotMatch:
+        return True
+    return False
 
 
 def _land(plan: Plan, source: SharedSource, *, keep: bool, progress: bool) -> tuple[Counts, int]:
@@ -254,8 +262,10 @@ def _land(plan: Plan, source: SharedSource, *, keep: bool, progress: bool) -> tu
 
 
 def _stage(plan: Plan, source: SharedSource, landing: Landing, *, progress: bool) -> Staged:
-    if plan.same_db_select is not None:
-        return landing.stage_query(plan.same_db_select)
+    if plan.select is not None and plan.path == "copy":
+        return landing.stage_copy(plan.source, plan.select)
+    if plan.select is not None:
+        return landing.stage_query(plan.select)
     engine = shared_engine()
     engine.require_jars((*plan.source.jars, *plan.sink.jars))
     what = f"{plan.spec.name} → {plan.load.name}"
@@ -272,7 +282,10 @@ def _asked(plan: Plan, error: BaseException) -> Counts | None:
     """What the target says of this run: its word decides."""
     load = plan.load
     try:
-        return plan.sink.committed(load.run.run_id, load.name, load.prefix)
+        counts = plan.sink.committed(load.run.run_id, load.name, load.prefix)
+        if counts is None and isinstance(error, Transient) and error.unanswered:
+            counts = _settled(plan)
+        return counts
     except EmatixError as silence:
         if isinstance(error, Permanent):
             return None
@@ -281,6 +294,15 @@ def _asked(plan: Plan, error: BaseException) -> Counts | None:
             f"target does not answer whether it took place ({silence})",
             fix="when it answers again, the next run finds out first; see `flow runs list`",
         ) from error
+
+
+def _settled(plan: Plan) -> Counts | None:
+    """Wait for a commit that the target may be busy with; if it is not, see that it never is."""
+    run, load = plan.load.run, plan.load
+    with contextlib.suppress(EmatixError):
+        return plan.sink.settle(run.run_id, run.pipeline, load.name, load.prefix)
+    # The target was busy with it: it has decided by now.
+    return plan.sink.settle(run.run_id, run.pipeline, load.name, load.prefix)
 
 
 def _shown(

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from ematix_flow.backends.base import ADDED_TYPES, Alteration, Backend, FoundColumn, FoundTable
 from ematix_flow.change import CURRENT, SIDE
-from ematix_flow.drift import Permits
+from ematix_flow.drift import Difference, Permits, remedy
 from ematix_flow.errors import SchemaDrift, Unsupported
-from ematix_flow.model import Column, LoadOptions, Table, TargetSpec
+from ematix_flow.model import Column, Table, TargetSpec
 from ematix_flow.modes.base import Shape
 from ematix_flow.run.type_changes import convertible, type_change, widens
 from ematix_flow.types import ColumnType, Numeric
@@ -59,14 +59,14 @@ def reconcile(
     if found is None:
         return Evolution()
     where = sink.locate(target.table.name, target.prefix)
-    comparison = _Comparison(sink, target.options, shape, CURRENT)
+    comparison = _Comparison(sink, target, shape, CURRENT)
     comparison.compare(shape.table, found)
     comparison.refuse(where)
     alterations = comparison.alterations
     if shape.side is not None:
         beside = sink.inspect_side(shape.side, target.table.name, target.prefix)
         if beside is not None:
-            side = _Comparison(sink, target.options, shape, SIDE)
+            side = _Comparison(sink, target, shape, SIDE)
             left = Evolution(left_out=frozenset(comparison.left_out))
             side.compare(left.declared(shape.side), beside)
             side.refuse(str(shape.side.name))
@@ -95,18 +95,18 @@ def _check_able(sink: Backend, alterations: list[Alteration]) -> None:
 class _Comparison:
     """One table against its declaration, column by column."""
 
-    def __init__(self, sink: Backend, options: LoadOptions, shape: Shape, relation: str) -> None:
+    def __init__(self, sink: Backend, target: TargetSpec, shape: Shape, relation: str) -> None:
         self.sink = sink
-        self.options = options
+        self.target = target
+        self.options = target.options
         self.key = shape.key
-        self.permits = Permits(options.on_drift, options.allow)
+        self.permits = Permits(self.options.on_drift, self.options.allow)
         self.relation = relation
         self.alterations: list[Alteration] = []
         self.notes: list[str] = []
         self.left_out: set[str] = set()
         self.kept_types: dict[str, ColumnType] = {}
-        self.differences: list[str] = []
-        self.remedies: dict[str, None] = {}
+        self.differences: list[Difference] = []
 
     def compare(self, table: Table, found: FoundTable) -> None:
         """Look at every column of both, and at the primary key."""
@@ -141,12 +141,14 @@ class _Comparison:
             if self.permits.policy("rename") == "evolve":
                 renamed[new] = old
             else:
-                self._refuse(f"column {old!r} is declared {new!r}, renamed from it", "rename")
+                said = f"column {old!r} is declared {new!r}, renamed from it"
+                self._refuse(said, "rename", evolves=True)
         return renamed
 
     def _missing(self, column: Column) -> None:
-        said = f"column {column.name!r} is declared but does not exist"
+        said = f"column {column.name!r}{self._origin(column)} does not exist"
         policy = self.permits.policy("add")
+        optional = not self._is_used(column)
         if policy == "evolve":
             self.alterations.append(
                 Alteration("add", column.name, column.type, True, relation=self.relation)
@@ -155,11 +157,19 @@ class _Comparison:
                 self.alterations.append(
                     Alteration("require", column.name, column.type, False, relation=self.relation)
                 )
-        elif policy == "warn" and not self._is_used(column):
+        elif policy == "warn" and optional:
             self.left_out.add(column.name)
             self.notes.append(f"{said}; it is not loaded")
         else:
-            self._refuse(said, "add")
+            self._refuse(said, "add", evolves=True, tolerable=optional)
+
+    def _origin(self, column: Column) -> str:
+        """Where a column of the load comes from."""
+        if column.name in self.target.table.column_names:
+            return " is declared but"
+        if column.name == self.options.soft_delete_column:
+            return ', in which handle_deletes="soft" marks the rows that are gone,'
+        return f', which mode="{self.target.mode}" adds,'
 
     def _is_used(self, column: Column) -> bool:
         options = self.options
@@ -169,7 +179,8 @@ class _Comparison:
             options.event_timestamp_column,
             options.watermark_column,
         )
-        return column.primary_key or column.name in (*self.key, *named)
+        added = column.name not in self.target.table.column_names
+        return added or column.primary_key or column.name in (*self.key, *named)
 
     def _compare_types(self, column: Column, existing: FoundColumn) -> None:
         wanted = self.sink.stored_type(column.type)
@@ -179,18 +190,19 @@ class _Comparison:
         kind = type_change(was, column.type)
         said = f"column {column.name!r} is {existing.declared}, declared {wanted}"
         policy = self.permits.policy(kind)
+        wider = was is not None and self._stays_wider(column, was)
         if policy == "evolve" and (kind == "widen" or self.permits.allows(kind, column.name)):
             if kind != "widen" and not convertible(was, column.type):
-                self._refuse(f"{said}, and its values cannot be converted", None)
+                self._refuse(f"{said}, and its values cannot be converted", kind)
                 return
             self._alter("retype", column.name, existing, column.type, risky=kind != "widen")
-        elif policy == "warn" and was is not None and self._stays_wider(column, was):
+        elif policy == "warn" and was is not None and wider:
             self.kept_types[column.name] = was
             self.notes.append(f"{said}; it stays as it is")
-        elif policy == "evolve":
-            self._refuse(said, kind, f"{kind}:{column.name}")
         else:
-            self._refuse(said, kind)
+            able = kind == "widen" or convertible(was, column.type)
+            named = None if kind == "widen" else f"{kind}:{column.name}"
+            self._refuse(said, kind, evolves=able, allowance=named, tolerable=wider)
 
     def _stays_wider(self, column: Column, was: ColumnType) -> bool:
         # A key of other digits may be spelled otherwise where numbers are kept as text.
@@ -204,27 +216,26 @@ class _Comparison:
         policy = self.permits.policy("nullability")
         if policy == "warn":
             self.notes.append(f"{said}; it stays as it is")
-        elif policy == "error":
-            self._refuse(said, "nullability")
-        elif column.nullable:
+        elif policy == "evolve" and column.nullable:
             self._alter("relax", column.name, existing, column.type)
-        elif self.permits.allows("not_null", column.name):
+        elif policy == "evolve" and self.permits.allows("not_null", column.name):
             self._alter("require", column.name, existing, column.type)
         else:
-            self._refuse(said, "nullability", f"not_null:{column.name}")
+            named = None if column.nullable else f"not_null:{column.name}"
+            self._refuse(said, "nullability", evolves=True, allowance=named, tolerable=True)
 
     def _undeclared(self, existing: FoundColumn) -> None:
         said = f"column {existing.name!r} exists but is not declared"
         policy = self.permits.policy("drop")
+        fillable = existing.nullable or existing.has_default
         if policy == "evolve" and self.permits.allows("drop", existing.name):
             self._alter("drop", existing.name, existing)
-        elif policy == "error":
-            self._refuse(said, "drop")
-        elif not existing.nullable and not existing.has_default:
-            named = f"drop:{existing.name}" if policy == "evolve" else None
-            self._refuse(f"{said}, and it is NOT NULL", "drop", named)
-        else:
+        elif policy != "error" and fillable:
             self.notes.append(f"{said}; it is kept, and the load leaves it alone")
+        else:
+            named = None if fillable else f"drop:{existing.name}"
+            said = said if fillable else f"{said}, and it is NOT NULL"
+            self._refuse(said, "drop", evolves=True, allowance=named, tolerable=fillable)
 
     def _compare_keys(self, table: Table, found: FoundTable, renamed: Mapping[str, str]) -> None:
         stored = [renamed.get(name, name) for name in found.primary_key]
@@ -247,16 +258,19 @@ class _Comparison:
         made = Alteration(act, column, wanted, nullable, existing, was, risky, self.relation)
         self.alterations.append(made)
 
-    def _refuse(self, said: str, kind: str | None, allowance: str | None = None) -> None:
-        self.differences.append(said)
-        if allowance is not None:
-            self.remedies[f'"{allowance}"'] = None
+    def _refuse(
+        self,
+        said: str,
+        kind: str | None,
+        *,
+        evolves: bool = False,
+        allowance: str | None = None,
+        tolerable: bool = False,
+    ) -> None:
+        self.differences.append(Difference(said, kind, evolves, allowance, tolerable))
 
     def refuse(self, where: str) -> None:
         """Raise with all that stands in the way, if anything does."""
-        if not self.differences:
-            return
-        fix = "change the declaration or the table until they agree"
-        if self.remedies:
-            fix += f", or permit it with allow=({', '.join(self.remedies)},)"
-        raise SchemaDrift(where, self.differences, fix=fix)
+        if self.differences:
+            said = [d.said for d in self.differences]
+            raise SchemaDrift(where, said, fix=remedy(self.differences, self.permits))

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from ematix_flow import types as t
 from ematix_flow.backends.base import SourceColumn
-from ematix_flow.connections import nearest
+from ematix_flow.engine.failures import translate
 from ematix_flow.errors import DataError, DeclarationError, SourceLocation
 from ematix_flow.model import (
     DELETED_COLUMN,
@@ -21,7 +21,7 @@ from ematix_flow.model import (
     LoadOptions,
     PipelineSpec,
 )
-from ematix_flow.run.reading import derived
+from ematix_flow.run.reading import derived, no_such_column
 from ematix_flow.sql.hashing import row_hash
 from ematix_flow.sql.identifiers import column as column_reference
 from ematix_flow.sql.normalizers import compile_chain
@@ -80,11 +80,7 @@ def _plan_column(
     spec: PipelineSpec, column: Column, types: Mapping[str, t.ColumnType]
 ) -> PlannedColumn:
     if column.name not in types and not derived(column):
-        raise DataError(
-            f"the source of pipeline {spec.name!r} has no column {column.name!r}",
-            fix=f"select it, or alias one AS {column.name}; {nearest(column.name, types)}",
-            where=spec.location,
-        )
+        raise no_such_column(spec, column.name, types)
     source_type = types.get(column.name, t.Text())
     reference = column_reference(column.name)
     try:
@@ -154,6 +150,26 @@ def assigned_early(
     return rows.selectExpr(*items), tuple(done if c is early else c for c in columns)
 
 
+def _deletes(rows: DataFrame, text: str) -> str:
+    """``delete_when`` as a value; Spark says what is wrong with it in the user's own words."""
+    told = f"coalesce((\n{text}\n), false)"
+    try:
+        rows.selectExpr(told).schema  # noqa: B018 - over Connect only this asks Spark
+    except Exception as error:
+        known = translate(_first_failure(rows, text) or error)
+        known.what = f"delete_when={text!r}: {known.what}"
+        raise known from error
+    return told
+
+
+def _first_failure(rows: DataFrame, text: str) -> Exception | None:
+    try:
+        rows.where(f"(\n{text}\n)").schema  # noqa: B018 - as above
+    except Exception as error:  # noqa: BLE001 - it is told by the caller
+        return error
+    return None
+
+
 def staged(
     rows: DataFrame,
     columns: Sequence[PlannedColumn],
@@ -164,7 +180,7 @@ def staged(
     wanted = {c.name for c in incoming}
     items = [f"{c.assigned(rows)} AS {quote(c.column.name)}" for c in columns]
     if DELETED_COLUMN in wanted:
-        told = f"coalesce({options.delete_when}, false)" if options.delete_when else "false"
+        told = _deletes(rows, options.delete_when) if options.delete_when else "false"
         items.append(f"{told} AS {quote(DELETED_COLUMN)}")
     assigned = rows.selectExpr(*items)
     values = {name: quote(name) for name in assigned.columns}

@@ -143,7 +143,7 @@ class Journal:
 
 def _engine_of(plan: Plan) -> str:
     engine = current_engine()
-    return "database" if plan.path == "same_db" or engine is None else engine.kind
+    return "database" if plan.select is not None or engine is None else engine.kind
 
 
 def _source_of(plan: Plan) -> str:

@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ematix_flow.connections import nearest
-from ematix_flow.declaring import (
-    check_column_options,
-    check_keys,
-)
+from ematix_flow.declaring_columns import check_column_options, check_target
 from ematix_flow.declaring_options import check_mode, load_options
 from ematix_flow.declaring_transforms import check_limits
 from ematix_flow.errors import DeclarationError, UnknownName
@@ -32,7 +29,7 @@ def with_overrides(spec: PipelineSpec, overrides: Mapping[str, Any]) -> Pipeline
         for target in targets:
             given = {**target.options.__dict__, "mode": target.mode}
             check_column_options(given, target.table)
-            check_keys(target, spec.location)
+            check_target(target, spec.location)
             check_limits(spec.transforms_pre, target)
     except DeclarationError as error:
         error.what = f"pipeline {spec.name!r}: {error.what}"

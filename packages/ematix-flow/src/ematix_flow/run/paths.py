@@ -1,4 +1,8 @@
-"""Which way the rows go: through Spark, or as one query inside the database."""
+"""Which way the rows go: through Spark, or by a query of the source database.
+
+Such a query is run inside the target's database where that is the source's, and its rows are copied
+over where the two are databases of one kind.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ def choose_path(
     *,
     whole: bool = True,
 ) -> tuple[str, str, str | None]:
-    """The path, the reason for it, and the query that is staged if rows stay in the database.
+    """The path, the reason for it, and the query of the source if it is not Spark that reads.
 
     ``whole`` is False where the run loads only a part of what the source gives.
     """
@@ -44,32 +48,43 @@ def choose_path(
     try:
         if not whole and not all(isinstance(e, FilterWhere) for e in spec.transforms_pre):
             raise CannotMatch("transforms_pre= of a load of a part of the rows is run by Spark")
-        select = _same_db_select(spec, options, reading, sink, incoming)
+        path, why = direct_path(spec, reading.source, sink)
+        select = _select(spec, options, reading, sink, incoming)
+        if forced not in (None, path):
+            raise CannotMatch("source and target are not the same database")
     except CannotMatch as reason:
-        if forced == "same_db":
+        if forced is not None:
             raise DataError(
-                f"pipeline {spec.name!r} cannot take force_path='same_db': {reason.reason}",
+                f"pipeline {spec.name!r} cannot take force_path={forced!r}: {reason.reason}",
                 fix="remove force_path",
                 where=spec.location,
             ) from reason
         return "spark", reason.reason, None
-    return "same_db", "source and target are the same database", select
+    return path, why, select
 
 
-def _same_db_select(
+def direct_path(spec: PipelineSpec, source: Backend, sink: Backend) -> tuple[str, str]:
+    """The path between two connections that needs no Spark, if nothing else does, and why."""
+    if spec.transform_sql is not None:
+        raise CannotMatch("transform_sql= is run by Spark")
+    if source.capabilities.same_database and source.same_database(sink):
+        return "same_db", "source and target are the same database"
+    source.require_copy(sink)
+    if len(spec.targets) > 1:
+        raise CannotMatch("one read of the source serves several targets")
+    return "copy", f"source and target are both {sink.kind} databases, and nothing needs Spark"
+
+
+def _select(
     spec: PipelineSpec,
     options: LoadOptions,
     reading: Reading,
     sink: Backend,
     incoming: Sequence[Column],
 ) -> str:
-    source, dialect = reading.source, sink.dialect
+    dialect = sink.dialect
     if reading.query is None:
         raise CannotMatch("the source is a Spark DataFrame")
-    if not (source.capabilities.same_database and source.same_database(sink)):
-        raise CannotMatch("source and target are not the same database")
-    if reading.transform is not None:
-        raise CannotMatch("transform_sql= is run by Spark")
     declared = [c for c in incoming if c.name not in COMPUTED]
     values = {c.name: _normalized(reading, sink, c) for c in declared}
     told = ""

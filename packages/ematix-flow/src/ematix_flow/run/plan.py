@@ -40,6 +40,7 @@ from ematix_flow.run.paths import choose_path
 from ematix_flow.run.purpose import ORDINARY, Purpose
 from ematix_flow.run.ranges import Slice, slice_of
 from ematix_flow.run.reading import Reading, holding_rows, read_plan
+from ematix_flow.run.row_conditions import check_conditions
 from ematix_flow.run.row_transforms import apply_row_transforms, check_row_transforms
 from ematix_flow.run.transforms import post_steps
 from ematix_flow.run.watermarks import Since, since
@@ -61,7 +62,7 @@ class Plan:
     columns: tuple[PlannedColumn, ...]
     path: str
     path_reason: str
-    same_db_select: str | None
+    select: str | None
     found: FoundTable | None
     load: Load
     since: Since | Slice | None
@@ -166,12 +167,15 @@ def _plan_target(
     if evolution.left_out:
         target = dataclasses.replace(target, table=evolution.declared(target.table))
         shape = mode.shape(target.table, options)
-    shape = evolution.held(shape)
+    shape = dataclasses.replace(evolution.held(shape), unique=_unique(shape.key, found, sink))
     given = [c for c in shape.incoming if c.name not in COMPUTED]
     reading = reading.named_for(target)
     columns = plan_columns(spec, given, reading.described)
     known = [*(c.name for c in reading.described), *(c.name for c in given)]
     check_row_transforms(spec.transforms_pre, known)
+    kinds = {c.name: c.type for c in reading.described}
+    normal = {c.column.name: c.normalized_type for c in columns}
+    check_conditions(options, given, kinds | normal)
     purpose, exists = asked.purpose, found is not None
     limit: Since | Slice | None = (
         since(spec.name, target, sink, exists=exists)
@@ -220,6 +224,14 @@ def _plan_target(
     return Plan(
         spec, target, reading, sink, columns, path, reason, select, found, load, limit, notes
     )
+
+
+def _unique(key: Sequence[str], found: FoundTable | None, sink: Backend) -> bool:
+    """Whether no key can stand twice in the table as it was found."""
+    if found is None:
+        return True
+    held = set(found.primary_key)
+    return sink.capabilities.constraints and bool(held) and held <= set(key)
 
 
 def _landing(shape: Shape, found: FoundTable | None) -> tuple[tuple[str, Any], ...]:

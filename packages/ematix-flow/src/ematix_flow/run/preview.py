@@ -52,10 +52,11 @@ def preview_pipeline(spec: PipelineSpec) -> Preview:
 
 def preview_of(plan: Plan) -> Preview:
     """A plan as it is shown."""
-    if plan.same_db_select is not None:
-        incoming = f"this query: {plan.same_db_select}"
-    else:
-        incoming = "the rows that Spark has read, normalized and staged"
+    told = {
+        "same_db": f"this query: {plan.select}",
+        "copy": f"what is copied from this query of {plan.source.name}: {plan.select}",
+    }
+    incoming = told.get(plan.path, "the rows that Spark has read, normalized and staged")
     return Preview(
         pipeline=plan.spec.name,
         schedule=plan.spec.schedule,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,11 @@ from ematix_flow.backends.base import Backend, SourceColumn, SourceQuery
 from ematix_flow.connections import nearest
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.session import shared_engine
-from ematix_flow.errors import DataError
+from ematix_flow.errors import DataError, EmatixError, Transient
 from ematix_flow.model import Column, PipelineSpec, Table, TargetSpec
 from ematix_flow.normalize.expressions import Derive
 from ematix_flow.run.function import call_function
+from ematix_flow.run.row_conditions import named_by_deletes
 from ematix_flow.sql.identifiers import bare, column_list, quoted, require_query
 from ematix_flow.sql.spark import as_form, from_spark, quote, spark_ddl
 
@@ -190,16 +191,84 @@ def _asked(spec: PipelineSpec, tables: Sequence[Table], source: Backend, returne
     if returned is not None:
         return Reading(source, None, returned, columns_of(returned))
     columns = {c.name: c for table in tables for c in table.columns}
+    first = spec.targets[0]
+    deletes = named_by_deletes(first.options)
     whole = (
         len(tables) > 1
         or spec.transform_sql is not None
         or bool(spec.transforms_pre)
         or any(derived(c) for c in columns.values())
+        or (first.options.delete_when is not None and not deletes)
     )
-    renamed = spec.targets[0].column_map
-    names = {name: renamed.get(name, name) for name in columns}
-    query = source.table_query(spec.source_table or "", None if whole else names)
-    return Reading(source, query, None, source.describe(query), mapped=not whole)
+    table = spec.source_table or ""
+    if whole:
+        query = source.table_query(table, None)
+        return Reading(source, query, None, source.describe(query))
+    names = {name: first.column_map.get(name, name) for name in columns}
+    names |= {name: name for name in deletes if name not in names}
+    query = source.table_query(table, names)
+    return Reading(source, query, None, _columns_of_table(spec, source, names), mapped=True)
+
+
+def _columns_of_table(
+    spec: PipelineSpec, source: Backend, names: Mapping[str, str]
+) -> tuple[SourceColumn, ...]:
+    """The columns of a table under the target's names.
+
+    The table is asked for all it has: SQLite takes a quoted name that it does not know for a text,
+    and what other databases say of one does not help.
+    """
+    table = spec.source_table or ""
+    selected = source.table_query(table, names)
+    try:
+        held = {c.name: c for c in source.describe(source.table_query(table, None))}
+    except Transient:
+        raise
+    except EmatixError:
+        # It may have columns of no known type, or that this user may not read, beside these.
+        return source.describe(selected)
+    if all(theirs in held for theirs in names.values()):
+        return tuple(dataclasses.replace(held[old], name=new) for new, old in names.items())
+    alike = {name.lower() for name in held}
+    _refuse_missing(spec, names, {old for old in names.values() if old.lower() not in alike}, held)
+    try:
+        return source.describe(selected)  # the same name in other letters
+    except EmatixError:
+        _refuse_missing(spec, names, {old for old in names.values() if old not in held}, held)
+        raise
+
+
+def _refuse_missing(
+    spec: PipelineSpec, names: Mapping[str, str], missing: Collection[str], held: Collection[str]
+) -> None:
+    ours = next((new for new, old in names.items() if old in missing), None)
+    if ours is None:
+        return
+    target = spec.targets[0]
+    theirs, close = names[ours], nearest(names[ours], held)
+    if ours in target.column_map:
+        what = f"column_map= names {theirs!r} for {ours!r}, which is not a column of the source"
+        raise DataError(f"{what} {spec.source_table}", fix=close, where=spec.location)
+    if ours not in target.table.column_names:
+        what = f"delete_when= names {theirs!r}, which is neither a column of {target.table.name}"
+        known = nearest(theirs, {*held, *target.table.column_names})
+        raise DataError(
+            f"{what} nor of the source {spec.source_table}", fix=known, where=spec.location
+        )
+    raise no_such_column(spec, ours, held)
+
+
+def no_such_column(spec: PipelineSpec, name: str, held: Collection[str]) -> DataError:
+    """What is said where the source does not give a declared column."""
+    table = f"the source {spec.source_table}" if spec.source_table else "the source"
+    way = f"select it, or alias one AS {name}"
+    if spec.source_table:
+        way = f"name the column that holds it with column_map={{{name!r}: …}}"
+    return DataError(
+        f"{table} of pipeline {spec.name!r} has no column {name!r}",
+        fix=f"{way}; {nearest(name, held)}",
+        where=spec.location,
+    )
 
 
 def _without_rows(reading: Reading) -> DataFrame:

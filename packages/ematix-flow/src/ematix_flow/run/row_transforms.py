@@ -9,8 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlglot import exp, parse_one
-from sqlglot.errors import SqlglotError
+from sqlglot import exp
 
 from ematix_flow import types as t
 from ematix_flow.connections import nearest
@@ -22,7 +21,7 @@ from ematix_flow.run.function import function_frame
 from ematix_flow.run.reading import persisted
 from ematix_flow.sql.identifiers import quoted
 from ematix_flow.sql.normalizers import CannotMatch
-from ematix_flow.sql.predicates import condition, portable
+from ematix_flow.sql.predicates import columns_in, condition, ordering, portable
 from ematix_flow.sql.spark import quote
 from ematix_flow.transforms import (
     DeduplicateBy,
@@ -47,8 +46,6 @@ _ORDERED = (
 _TEXTS = ("text", "string")
 _ORDERINGS = (exp.GT, exp.GTE, exp.LT, exp.LTE)
 _COMPARISONS = (*_ORDERINGS, exp.EQ, exp.NEQ, exp.In)
-# Names inside these are not columns of the rows.
-_OWN_NAMES = (exp.Lambda, exp.Select, exp.Subquery, exp.Dot)
 
 
 def described(entry: Any) -> str:
@@ -62,11 +59,11 @@ def check_row_transforms(transforms: Sequence[Any], known: Iterable[str]) -> Non
     for entry in transforms:
         named: list[str] = []
         if isinstance(entry, FilterWhere):
-            named = _columns_in(condition(entry.condition, "filter_where"))
+            named = columns_in(condition(entry.condition, "filter_where"))
         elif isinstance(entry, DeduplicateBy):
             named = [*entry.keys]
             for expression, _ in _order(entry):
-                named += _columns_in(expression)
+                named += columns_in(expression)
         elif callable(entry) and not isinstance(entry, RowTransform):
             return  # what it gives is known once it has been called
         for name in named:
@@ -78,25 +75,11 @@ def check_row_transforms(transforms: Sequence[Any], known: Iterable[str]) -> Non
                 )
 
 
-def _columns_in(expression: exp.Expr) -> list[str]:
-    if next(expression.find_all(*_OWN_NAMES), None) is not None:
-        return []
-    return [column.name for column in expression.find_all(exp.Column)]
-
-
-def _order(entry: DeduplicateBy) -> list[tuple[exp.Expression, bool]]:
+def _order(entry: DeduplicateBy) -> list[tuple[exp.Expr, bool]]:
     """The expressions of ``order_by``, each with whether it descends."""
     if entry.order_by is None:
         return []
-    try:
-        parsed = parse_one(f"SELECT 1 ORDER BY {entry.order_by}", dialect="spark")
-        ordered = parsed.args["order"].expressions
-    except (SqlglotError, KeyError, AttributeError) as error:
-        raise DeclarationError(
-            f"order_by={entry.order_by!r} in deduplicate_by() is no order",
-            fix='write columns such as "received_at desc"',
-        ) from error
-    return [(item.this, bool(item.args.get("desc"))) for item in ordered]
+    return ordering(entry.order_by, "deduplicate_by(): order_by")
 
 
 def apply_row_transforms(
@@ -251,15 +234,27 @@ def in_dialect(text: str, types: Mapping[str, t.ColumnType | None], dialect: str
     parsed = condition(text, "condition")
     reason = CannotMatch(f"the condition {text!r} is evaluated by Spark")
     kinds = {name: kind.kind for name, kind in types.items() if kind is not None}
-    if any(kinds.get(name) not in _ORDERED for name in _columns_in(parsed)):
+    if any(kinds.get(name) not in _ORDERED for name in columns_in(parsed)):
         raise reason
+    for column in parsed.find_all(exp.Column):
+        # Spark reads "true" in a text as a truth; a database does not, or not alike.
+        if kinds[column.name] != "boolean" and _is_truth(column):
+            raise reason
     for node in parsed.find_all(*_COMPARISONS):
-        texts = any(kinds[name] in _TEXTS for name in _columns_in(node))
+        texts = any(kinds[name] in _TEXTS for name in columns_in(node))
         # The order of texts is the database's own, and Spark makes numbers of texts.
         number = any(not literal.is_string for literal in node.find_all(exp.Literal))
         if texts and (number or isinstance(node, _ORDERINGS)):
             raise reason
     return translated
+
+
+def _is_truth(column: exp.Column) -> bool:
+    """Whether a column stands by itself, as something true or false."""
+    above = column.parent
+    while isinstance(above, exp.Paren):
+        above = above.parent
+    return above is None or isinstance(above, exp.And | exp.Or | exp.Not)
 
 
 def _database_order(

@@ -21,7 +21,7 @@ class SharedSource:
     """The rows of a run's source: read when the first target asks, kept for the others."""
 
     def __init__(self, plans: Sequence[Plan]) -> None:
-        self._plans = [plan for plan in plans if plan.same_db_select is None]
+        self._plans = [plan for plan in plans if plan.select is None]
         self._rows: DataFrame | None = None
 
     def incoming(self, plan: Plan, engine: Engine) -> DataFrame:

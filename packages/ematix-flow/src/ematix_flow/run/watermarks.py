@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from ematix_flow import types as t
 from ematix_flow.backends.base import Backend, SourceColumn, WatermarkMove
 from ematix_flow.change import Assertion
-from ematix_flow.errors import DeclarationError
 from ematix_flow.model import TargetSpec
 from ematix_flow.modes.arriving import no_null
 from ematix_flow.modes.base import Reach
 from ematix_flow.run.incoming import PlannedColumn
 from ematix_flow.run.reading import Reading, required
 from ematix_flow.sql.spark import literal, quote, spark_ddl
-from ematix_flow.watermark import KINDS, lowered
+from ematix_flow.watermark import lowered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -86,11 +85,6 @@ def since(pipeline: str, target: TargetSpec, sink: Backend, *, exists: bool) -> 
     if not options.incremental or options.watermark_column is None:
         return None
     kind = next(c.type for c in target.table.columns if c.name == options.watermark_column)
-    if kind.kind not in KINDS:
-        raise DeclarationError(
-            f"watermark column {options.watermark_column!r} is a {kind}",
-            fix="use a number, a date, a timestamp or a text",
-        )
     held = sink.watermarks(pipeline, target.table.name, target.prefix) if exists else {}
     value = held.get(options.watermark_column)
     start = value

@@ -1,0 +1,267 @@
+"""One run's way into PostgreSQL: rows are copied into a staging table, then committed.
+
+Executors copy what Spark has read; what another PostgreSQL database holds is copied straight from
+there. A new table is the stage itself, moved to its place by the commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
+
+from ematix_flow import types as t
+from ematix_flow.backends.base import Backend, Load, Staged
+from ematix_flow.backends.bookkeeping import SCHEMA
+from ematix_flow.backends.postgres_copy import CopyTask, copied_value
+from ematix_flow.backends.postgres_relay import Relay
+from ematix_flow.backends.sql_landing import SqlLanding
+from ematix_flow.change import INCOMING, Counts, Revise
+from ematix_flow.errors import EmatixError
+from ematix_flow.model import ROW_HASH_COLUMN
+from ematix_flow.sql.identifiers import quoted
+from ematix_flow.sql.spark import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ematix_flow.backends.postgres import Postgres
+    from ematix_flow.engine.session import Engine
+
+logger = logging.getLogger(__name__)
+
+_STAGE = "stage_"
+
+
+class PostgresLanding(SqlLanding):
+    """Copies into ``ematix_flow.stage_<run>``; a session lock marks the run as alive."""
+
+    backend: Postgres
+
+    def __init__(self, backend: Postgres, load: Load) -> None:
+        super().__init__(backend, load)
+        self._made_schema = False
+        self._staged = False
+        self._becomes_target = False
+
+    @property
+    def _stage_name(self) -> str:
+        return _STAGE + self.load.run.run_id
+
+    @property
+    def _stage(self) -> str:
+        return f"{quoted(SCHEMA, 'postgres')}.{quoted(self._stage_name, 'postgres')}"
+
+    @property
+    def _parts(self) -> str:
+        name = quoted(f"{_STAGE}{self.load.run.run_id}_parts", "postgres")
+        return f"{quoted(SCHEMA, 'postgres')}.{name}"
+
+    def sweep(self) -> None:
+        """Drop the stages whose run no longer holds its lock."""
+        tables = self.session.rows(
+            "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename LIKE %s "
+            "ORDER BY tablename",
+            (SCHEMA, _STAGE.replace("_", r"\_") + "%"),
+        )
+        for (table,) in tables:
+            run_id = table.removeprefix(_STAGE).removesuffix("_parts")
+            if self.session.one("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (run_id,)):
+                try:
+                    self._drop_orphan(f"{quoted(SCHEMA, 'postgres')}.{quoted(table, 'postgres')}")
+                except EmatixError as error:
+                    # Another user's, perhaps: no reason to fail a run that does not need it.
+                    logger.warning("the stage %s of a dead run is still there: %s", table, error)
+                self.session.rows("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", (run_id,))
+
+    def _drop_orphan(self, table: str) -> None:
+        """Executors may outlive their driver: a copy still under way would block the drop."""
+        self.session.rows(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE pid <> pg_backend_pid() "
+            "AND relation = to_regclass(%s) AND database = "
+            "(SELECT oid FROM pg_database WHERE datname = current_database())",
+            (table,),
+        )
+        self.session.run(f"DROP TABLE IF EXISTS {table}")
+
+    def stage(self, engine: Engine, rows: DataFrame) -> Staged:
+        """Every task copies its partition in one transaction, at most once."""
+        load = self.load
+        self._begin_stage()
+        self._create_stage((c.name, _staged_type(self.backend, c.type)) for c in load.incoming)
+        task = CopyTask(self.backend.conninfo(), self._stage, self._parts, self.backend.name)
+        # Numbered, because mapInArrow cannot take a name with a dot in it.
+        texts = [
+            f"{copied_value(quote(c.name), c.type)} AS c{i}" for i, c in enumerate(load.incoming)
+        ]
+        copied = rows.selectExpr(*texts).mapInArrow(task, "rows BIGINT, bytes BIGINT")
+        done = copied.selectExpr("sum(rows)", "sum(bytes)").first()
+        # The planner must know how many rows wait, to join few of them by the target's index.
+        self.session.run(f"ANALYZE {self._stage}")
+        load.announce("staged")
+        count, size = (done[0] or 0, done[1] or 0) if done else (0, 0)
+        return Staged(count, size, self._stage)
+
+    def stage_copy(self, source: Backend, select: str) -> Staged:
+        """One ``COPY`` to another, into the target itself where the run is to create that."""
+        load, backend = self.load, self.backend
+        self._begin_stage()
+        values = [quoted(name, "postgres") for name in load.incoming_names]
+        rows = f"({select}) AS {quoted('assigned', 'postgres')}"
+        incoming = backend.incoming_select(load, rows, values)
+        opening = self._opening()
+        self._becomes_target = opening is not None
+        if opening is None:
+            columns = [(c.name, c.type) for c in load.incoming]
+        else:
+            columns = list(load.columns)
+            incoming = f"WITH {quoted(INCOMING, 'postgres')} AS ({incoming}) {opening}"
+        # Without lengths: a cast would cut what is too long, the stage refuses it.
+        copied = ", ".join(
+            f"CAST({quoted(name, 'postgres')} AS {_unlimited(backend.stored_type(kind))})"
+            for name, kind in columns
+        )
+        self._create_stage((name, backend.stored_type(kind)) for name, kind in columns)
+        origin = cast("Postgres", source)
+        relay = Relay(
+            origin.conninfo(),
+            backend.conninfo(),
+            source_error=origin.translate,
+            target_error=backend.translate,
+            # To hash a row takes longer than to hand it over to another process.
+            parallel=ROW_HASH_COLUMN in load.incoming_names,
+        )
+        query = f"SELECT {copied} FROM ({incoming}) AS {quoted('copied', 'postgres')}"
+        count, size = relay.copy(query, SCHEMA, self._stage_name)
+        if not self._becomes_target:
+            self.session.run(f"ANALYZE {self._stage}")
+        load.announce("staged")
+        return Staged(count, size, self._stage)
+
+    def _opening(self) -> str | None:
+        """The query of the target's first rows; None where they must be computed there."""
+        load = self.load
+        opening, schema = load.change.opening, load.name.schema or self.backend.default_schema
+        if opening is None or not load.creates or load.inspect is not None:
+            return None
+        if load.side is not None or not set(load.incoming_names) <= set(load.column_names):
+            return None
+        # What a schema grants on its new tables is not granted on one that is moved there.
+        if self.session.rows(
+            "SELECT 1 FROM pg_default_acl WHERE defaclnamespace = to_regnamespace(%s)",
+            (quoted(schema or "", "postgres"),),
+        ):
+            return None
+        return self.backend.render(opening, load)
+
+    def _begin_stage(self) -> None:
+        load = self.load
+        self.session.rows("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (load.run.run_id,))
+        load.announce("staging")
+
+    def _create_stage(self, columns: Iterable[tuple[str, str]]) -> None:
+        self._made_schema = not self.session.rows(
+            "SELECT 1 FROM pg_namespace WHERE nspname = %s", (SCHEMA,)
+        )
+        alone = self.backend.commit_lock(self.session, creates=self._made_schema)
+        with alone, self.session.transaction():
+            self.session.run(f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA, 'postgres')}")
+            listed = ", ".join(f"{quoted(name, 'postgres')} {kind}" for name, kind in columns)
+            logged = "" if self._becomes_target else "UNLOGGED "
+            self.session.run(f"CREATE {logged}TABLE {self._stage} ({listed})")
+            self.session.run(f"CREATE UNLOGGED TABLE {self._parts} (part bigint PRIMARY KEY)")
+        self._staged = True
+
+    def prepare_tables(self) -> None:
+        """Let the stage take the target's place, where it was copied as the target's rows."""
+        if not self._becomes_target:
+            super().prepare_tables()
+            return
+        load, backend = self.load, self.backend
+        for statement in backend.create_schema(load.name):
+            self.session.run(statement)
+        schema = quoted(load.name.schema or backend.default_schema or "", "postgres")
+        moved = f"{schema}.{quoted(self._stage_name, 'postgres')}"
+        self.session.run(f"ALTER TABLE {self._stage} SET SCHEMA {schema}")
+        self.session.run(f"ALTER TABLE {moved} RENAME TO {quoted(load.name.name, 'postgres')}")
+        nullable = {c.name for c in load.table.columns if c.nullable}
+        required = [name for name in load.column_names if name not in nullable]
+        acts = ", ".join(f"ALTER {quoted(name, 'postgres')} SET NOT NULL" for name in required)
+        if acts:
+            self.session.run(f"ALTER TABLE {backend.locate(load.name)} {acts}")
+
+    def change(self, staged: Staged) -> Counts:
+        """Nothing is left to do where the stage has become the target."""
+        if not self._becomes_target:
+            self._know_tables()
+            return super().change(staged)
+        self.check("incoming")
+        for step in self.load.change.steps:
+            self.load.announce(f"applied {step.verb}")
+        return Counts(read=staged.rows, inserted=staged.rows)
+
+    def _know_tables(self) -> None:
+        """Let the planner know a table that was filled so lately that nobody has looked at it."""
+        load, backend = self.load, self.backend
+        if not load.change.revisions:
+            return
+        for table in (load.name, *([load.side.name] if load.side else [])):
+            held = (table.schema or backend.default_schema, table.name)
+            known = "SELECT 1 FROM pg_stats WHERE schemaname = %s AND tablename = %s LIMIT 1"
+            if not self.session.rows(known, held):
+                self.session.run(f"ANALYZE {backend.locate(table)}")
+
+    def define_incoming(self, staged: Staged) -> None:
+        """``incoming`` is a view over the staging table, wherever that is by now."""
+        load, backend = self.load, self.backend
+        if self._becomes_target:
+            there = self.session.rows("SELECT to_regclass(%s)", (self._stage,))[0][0]
+            rows = self._stage if there else backend.locate(load.name)
+            values = [quoted(c.name, "postgres") for c in load.incoming]
+        elif load.run.path == "copy":
+            rows, values = self._stage, [quoted(c.name, "postgres") for c in load.incoming]
+        else:
+            rows = self._stage
+            values = [_unstaged(backend, c.name, c.type) for c in load.incoming]
+        self.define_view(backend.incoming_select(load, rows, values))
+
+    def changes_known(self, step: Revise) -> None:
+        """Let the planner know how many rows change."""
+        self.session.run(f"ANALYZE {step.changes}")
+
+    def remove_stage(self) -> None:
+        """Drop the stage, and the schema if only a dry run has made it."""
+        if not self._staged:
+            return
+        self.session.run(f"DROP VIEW IF EXISTS pg_temp.{quoted('incoming', 'postgres')}")
+        self.session.run(f"DROP TABLE IF EXISTS {self._stage}, {self._parts}")
+        if self._made_schema:
+            self._drop_empty_schema()
+
+    def _drop_empty_schema(self) -> None:
+        with self.backend.commit_lock(self.session, creates=True):
+            held = "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace(%s)"
+            if not self.session.rows(held, (SCHEMA,)):
+                self.session.run(f"DROP SCHEMA IF EXISTS {quoted(SCHEMA, 'postgres')}")
+
+
+def _staged_type(backend: Postgres, column_type: t.ColumnType) -> str:
+    return "jsonb" if isinstance(column_type, t.Array) else backend.stored_type(column_type)
+
+
+def _unlimited(stored: str) -> str:
+    return re.sub(r"character varying\(\d+\)", "character varying", stored)
+
+
+def _unstaged(backend: Postgres, name: str, column_type: t.ColumnType) -> str:
+    column = quoted(name, "postgres")
+    if not isinstance(column_type, t.Array):
+        return column
+    stored = backend.stored_type(column_type)
+    element = backend.stored_type(column_type.element)
+    gathered = (
+        f"(SELECT array_agg(e::{element} ORDER BY i) FROM "
+        f"jsonb_array_elements_text({column}) WITH ORDINALITY AS a(e, i))"
+    )
+    return f"CASE WHEN {column} IS NOT NULL THEN coalesce({gathered}, '{{}}'::{stored}) END"

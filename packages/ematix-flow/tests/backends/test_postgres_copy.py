@@ -1,0 +1,378 @@
+"""From one PostgreSQL database to another: rows are copied as they are, and land as by Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import psycopg
+import pytest
+
+from ematix_flow import (
+    JSON,
+    UUID,
+    Array,
+    BigInt,
+    Boolean,
+    Bytes,
+    Date,
+    Double,
+    Float,
+    Integer,
+    ManagedTable,
+    Numeric,
+    PostgresConnection,
+    SmallInt,
+    String,
+    Text,
+    Time,
+    Timestamp,
+    TimestampTZ,
+    ematix,
+    pk,
+    register_connection,
+)
+from ematix_flow.backends.loading import load_backend
+from ematix_flow.backends.postgres_relay import Relay
+from ematix_flow.errors import BadValue, DuplicateKeys, EmatixError, Permanent, Transient
+from ematix_flow.run.batch import run_pipeline
+from harness.postgres import PostgresHarness
+
+pytestmark = pytest.mark.services("postgres")
+
+SOURCE = """
+CREATE SCHEMA app;
+CREATE TABLE app.things (
+    id bigint PRIMARY KEY, small smallint, whole integer, single real, double double precision,
+    exact numeric(38, 10), flag boolean, words text, short varchar(8), day date, clock time,
+    naive timestamp, instant timestamptz, document json, identity uuid, raw bytea,
+    numbers bigint[], labels varchar(4)[]
+);
+INSERT INTO app.things (id) VALUES (1);
+INSERT INTO app.things VALUES
+    (2, -32768, -2147483648, 1.5, 0.1, -1234567890123456789012345678.0123456789, false, '', '',
+     '1600-01-01', '00:00', '1900-01-01', '1900-01-01Z', '{}',
+     '00000000-0000-0000-0000-000000000000', '', '{}', '{}'),
+    (3, 32767, 2147483647, '-0', 1.7976931348623157e308, 0.0000000001, true,
+     E'日付 😀 "quoted", ''single'' \\\\ back \t tab\n line; ~ = ', 'ünïcode', '9999-12-31',
+     '23:59:59.999999', '2024-02-29 12:34:56.123456', '2038-01-19 03:14:08.000001Z',
+     '{"a": [1, 2.5, null, "x"]}', '6ba7b810-9dad-11d1-80b4-00c04fd430c8', '\\x00ff7e3b',
+     '{1,NULL,-9223372036854775808}', '{"",NULL,"a,b","{}"}'),
+    (4, 0, 0, 'NaN', '-Infinity', 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+     NULL, NULL),
+    (5, 1, 1, 1e-45, 5e-324, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+     NULL),
+    (6, 1, 1, 16777217, 2.2250738585072014e-308, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+     NULL, NULL, NULL, NULL);
+"""
+
+
+def things(name: str) -> type[ManagedTable]:
+    class Things:
+        id: Annotated[BigInt, pk()]
+        small: SmallInt | None
+        whole: Integer | None
+        single: Float | None
+        double: Double | None
+        exact: Numeric[38, 10] | None
+        flag: Boolean | None
+        words: Text | None
+        short: String[8] | None
+        day: Date | None
+        clock: Time | None
+        naive: Timestamp | None
+        instant: TimestampTZ | None
+        document: JSON | None
+        identity: UUID | None
+        raw: Bytes | None
+        numbers: Array[BigInt] | None
+        labels: Array[String[4]] | None
+
+    return ematix.table(schema="mart", name=name)(Things)
+
+
+def hashed(name: str) -> type[ManagedTable]:
+    """What PostgreSQL can compute a row's hash of."""
+
+    class Hashed:
+        id: Annotated[BigInt, pk()]
+        single: Float | None
+        double: Double | None
+        exact: Numeric[38, 10] | None
+        flag: Boolean | None
+        words: Text | None
+        short: String[8] | None
+        day: Date | None
+        naive: Timestamp | None
+        instant: TimestampTZ | None
+        identity: UUID | None
+        raw: Bytes | None
+
+    return ematix.table(schema="mart", name=name)(Hashed)
+
+
+@ematix.table(schema="mart")
+class Numbers:
+    id: Annotated[BigInt, pk()]
+    note: String[8]
+    ratio: Double | None
+
+
+@pytest.fixture
+def server(tmp_path: Path, postgres: Any) -> Iterator[PostgresHarness]:
+    with contextlib.closing(PostgresHarness(tmp_path, postgres)) as held:
+        register_connection(held.connection("origin"))
+        register_connection(held.connection("target"))
+        yield held
+
+
+def asked(server: PostgresHarness, name: str, sql: str) -> list[tuple[Any, ...]]:
+    url = server.connection(name).resolved().fields()["url"]
+    with psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC") as raw:
+        cursor = raw.execute(sql)
+        return cursor.fetchall() if cursor.description else []
+
+
+def pipeline(table: Any, sql: str, **options: Any) -> Any:
+    options = {"source_connection": "origin", **options}
+
+    @ematix.pipeline(target=table, target_connection="target", **options)
+    def copied(conn: Any) -> str:
+        return sql
+
+    return copied
+
+
+def landed(server: PostgresHarness, name: str, columns: str = "*") -> list[tuple[Any, ...]]:
+    # As text, so that NaN and minus zero are seen.
+    return asked(server, "target", f"SELECT t::text FROM (SELECT {columns} FROM mart.{name}) t")
+
+
+LISTED = (
+    "id, small, whole, single, double, exact, flag, words, short, day, clock, naive, instant, "
+    "document, identity, raw, numbers, labels"
+)
+HASHED = (
+    "id, single, double, exact, flag, words, short, day, naive, instant, identity, raw, "
+    "row_hash, is_current"
+)
+
+
+@pytest.mark.parametrize("mode", ["append", "truncate", "merge", "scd2"])
+def test_copied_and_through_spark_land_alike(
+    server: PostgresHarness, engine: object, mode: str
+) -> None:
+    asked(server, "origin", SOURCE)
+    columns = HASHED if mode == "scd2" else LISTED
+    found = {}
+    for path, forced in (("copy", None), ("spark", "spark")):
+        table = (hashed if mode == "scd2" else things)(f"things_{path}")
+        load = pipeline(table, "SELECT * FROM app.things", mode=mode, force_path=forced, name=path)
+        first = load.sync()
+        assert (first.path, first.counts.inserted) == (path, 6)
+        seen = [sorted(landed(server, f"things_{path}", columns))]
+        if mode != "append":
+            asked(server, "origin", "UPDATE app.things SET double = double + 1 WHERE id = 2")
+            again = load.sync()
+            assert again.path == path
+            seen.append(sorted(landed(server, f"things_{path}", columns)))
+            asked(server, "origin", "UPDATE app.things SET double = 0.1 WHERE id = 2")
+        found[path] = seen
+    assert found["copy"] == found["spark"]
+    assert server.litter(server.connection("target")) == []
+
+
+def test_a_new_table_has_everything_that_was_declared(server: PostgresHarness) -> None:
+    asked(server, "origin", "CREATE TABLE n AS SELECT 1::bigint id, 'a' note, 0.5::float8 ratio")
+    result = pipeline(Numbers, "SELECT * FROM n", mode="merge").sync()
+    assert (result.path, result.counts.read, result.counts.inserted) == ("copy", 1, 1)
+    columns = asked(
+        server,
+        "target",
+        "SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute "
+        "WHERE attrelid = 'mart.numbers'::regclass AND attnum > 0 ORDER BY attnum",
+    )
+    assert columns == [
+        ("id", "bigint", True),
+        ("note", "character varying(8)", True),
+        ("ratio", "double precision", False),
+        ("_run_id", "uuid", True),
+        ("_loaded_at", "timestamp with time zone", True),
+    ]
+    kept = asked(
+        server,
+        "target",
+        "SELECT conname, contype::text, relpersistence::text FROM pg_constraint c "
+        "JOIN pg_class t ON t.oid = c.conrelid WHERE conrelid = 'mart.numbers'::regclass",
+    )
+    assert kept == [("numbers_pkey", "p", "p")]
+    assert asked(server, "target", "SELECT _run_id::text FROM mart.numbers") == [(result.run_id,)]
+
+
+REFUSED = {
+    "a key twice": ("SELECT 7::bigint id, 'a' note FROM generate_series(1, 2)", DuplicateKeys),
+    "too long": ("SELECT 1::bigint id, 'much too long' note", BadValue),
+    "missing": ("SELECT 1::bigint id, NULL::text note", BadValue),
+    "source fails": ("SELECT 1::bigint / (id - 3) id, 'a' note FROM n", BadValue),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_leaves_nothing(server: PostgresHarness, case: str) -> None:
+    asked(server, "origin", "CREATE TABLE n AS SELECT g::bigint id FROM generate_series(1, 9) g")
+    sql, kind = REFUSED[case]
+    load = pipeline(Numbers, f"SELECT id, note, NULL::float8 ratio FROM ({sql}) x", mode="merge")
+    with pytest.raises(kind) as refused:
+        load.sync()
+    told = str(refused.value)
+    assert "stage_" not in told
+    assert ("'origin'" in told) == (case == "source fails")
+    if case == "a key twice":
+        assert "id=7 (2 rows)" in told
+    assert not server.exists(server.connection("target"), Numbers.__table__.name)
+    assert server.litter(server.connection("target")) == []
+
+
+def test_a_schema_that_grants_by_default_grants_on_the_new_table(server: PostgresHarness) -> None:
+    asked(server, "origin", "CREATE TABLE n AS SELECT 1::bigint id, 'a' note, 0.5::float8 ratio")
+    asked(server, "target", "CREATE SCHEMA mart")
+    asked(
+        server, "target", "ALTER DEFAULT PRIVILEGES IN SCHEMA mart GRANT SELECT ON TABLES TO public"
+    )
+    assert pipeline(Numbers, "SELECT * FROM n").sync().path == "copy"
+    granted = "SELECT has_table_privilege('public', 'mart.numbers', 'select')"
+    assert asked(server, "target", granted) == [(True,)]
+
+
+def test_a_dry_run_counts_and_leaves_nothing(server: PostgresHarness) -> None:
+    asked(server, "origin", "CREATE TABLE n AS SELECT 1::bigint id, 'a' note, 0.5::float8 ratio")
+    load = pipeline(Numbers, "SELECT * FROM n", mode="merge")
+    counted = run_pipeline(load.spec, trigger="python", dry_run=True)
+    assert (counted.path, counted.counts.inserted) == ("copy", 1)
+    assert not server.exists(server.connection("target"), Numbers.__table__.name)
+    assert asked(server, "target", "SELECT 1 FROM pg_namespace WHERE nspname = 'mart'") == []
+    assert server.litter(server.connection("target")) == []
+
+
+def test_preview_says_that_rows_are_copied(server: PostgresHarness) -> None:
+    asked(server, "origin", "CREATE TABLE n AS SELECT 1::bigint id, 'a' note, 0.5::float8 ratio")
+    preview = pipeline(Numbers, "SELECT * FROM n").preview()
+    assert preview.path == "copy"
+    assert preview.path_reason == (
+        "source and target are both postgres databases, and nothing needs Spark"
+    )
+    assert any("copied from this query of origin" in step for step in preview.steps)
+
+
+def test_what_only_libpq_understands_goes_through_spark(
+    server: PostgresHarness, engine: object
+) -> None:
+    asked(server, "origin", "CREATE TABLE n AS SELECT 1::bigint id, 'a' note, 0.5::float8 ratio")
+    url = server.connection("origin").resolved().fields()["url"]
+    register_connection(PostgresConnection(name="tuned", url=f"{url}?keepalives_idle=30"))
+    preview = pipeline(Numbers, "SELECT * FROM n", source_connection="tuned").preview()
+    assert (preview.path, "keepalives_idle" in preview.path_reason) == ("spark", True)
+
+
+def test_a_source_that_goes_away_leaves_nothing(server: PostgresHarness) -> None:
+    busy = "SELECT g::bigint id, 'a' note, 0.5::float8 ratio FROM generate_series(1, 50000000) g"
+
+    def cut(point: str) -> None:
+        if point == "staging":
+            cutter.start()
+
+    url = server.connection("origin").resolved().fields()["url"]
+
+    def terminate() -> None:
+        with psycopg.connect(url, autocommit=True) as raw:
+            ended: list[Any] = []
+            while not ended:
+                ended = raw.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE query LIKE 'COPY %' AND state = 'active' AND pid <> pg_backend_pid() "
+                    "AND datname = current_database()"
+                ).fetchall()
+
+    cutter = threading.Thread(target=terminate)
+    load = pipeline(Numbers, busy)
+    with pytest.raises(Transient):
+        run_pipeline(load.spec, trigger="python", announce=cut)
+    cutter.join()
+    assert not server.exists(server.connection("target"), Numbers.__table__.name)
+    assert server.litter(server.connection("target")) == []
+
+
+CHILD = """
+import os, signal, sys
+from typing import Annotated
+from ematix_flow import BigInt, Double, PostgresConnection, String, ematix, pk, register_connection
+from ematix_flow.run.batch import run_pipeline
+register_connection(PostgresConnection(name="origin", url=sys.argv[1]))
+register_connection(PostgresConnection(name="target", url=sys.argv[2]))
+
+@ematix.table(schema="mart", name="numbers")
+class Numbers:
+    id: Annotated[BigInt, pk()]
+    note: String[8]
+    ratio: Double | None
+
+@ematix.pipeline(target=Numbers, source_connection="origin", target_connection="target",
+                 mode="merge", name="copied")
+def copied(conn):
+    return "SELECT * FROM n"
+
+def killed(point):
+    if point == sys.argv[3]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+run_pipeline(copied.spec, trigger="python", announce=killed)
+"""
+
+
+@pytest.mark.parametrize("point", ["staging", "staged", "committing", "applied revise"])
+def test_a_killed_copy_is_swept_and_done_again(server: PostgresHarness, point: str) -> None:
+    asked(
+        server,
+        "origin",
+        "CREATE TABLE n AS SELECT g::bigint id, 'a' note, 0.5::float8 ratio "
+        "FROM generate_series(1, 1000) g",
+    )
+    urls = [server.connection(n).resolved().fields()["url"] for n in ("origin", "target")]
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, *urls, point], check=False, env=dict(os.environ)
+    )
+    assert child.returncode == -signal.SIGKILL
+    result = pipeline(Numbers, "SELECT * FROM n", mode="merge", name="copied").sync()
+    assert result.counts.inserted == 1000
+    assert asked(server, "target", "SELECT count(*), sum(id) FROM mart.numbers") == [(1000, 500500)]
+    assert server.litter(server.connection("target")) == []
+
+
+def test_a_copy_works_inside_a_running_loop(server: PostgresHarness) -> None:
+    asked(server, "origin", "CREATE TABLE n AS SELECT 1::bigint id, 'a' note, 0.5::float8 ratio")
+
+    async def notebook() -> str:
+        return str(pipeline(Numbers, "SELECT * FROM n").sync().path)
+
+    assert asyncio.run(notebook()) == "copy"
+
+
+def test_a_server_that_does_not_answer_is_named(server: PostgresHarness) -> None:
+    held = load_backend(server.connection("target"))
+    relay = Relay(
+        {"host": "localhost", "port": 1, "user": "a", "dbname": "b"},
+        held.conninfo(),  # type: ignore[attr-defined]
+        source_error=held.translate,  # type: ignore[attr-defined]
+        target_error=held.translate,  # type: ignore[attr-defined]
+    )
+    with pytest.raises(EmatixError) as refused:
+        relay.copy("SELECT 1", "public", "nowhere")
+    assert isinstance(refused.value, Transient | Permanent)
