@@ -33,13 +33,13 @@ class Pipeline:
         self,
         *,
         parameters: Mapping[str, str] | None = None,
-        all_targets: bool = False,
+        all_targets: bool | None = None,
         **overrides: Any,
     ) -> RunResult:
         """Run it now. ``overrides`` are load options such as ``keys=`` or ``mode=``.
 
-        After a run that loaded only some of several targets, those it loaded are left alone
-        unless ``all_targets`` is set.
+        After a run that loaded only some of several targets, those it loaded are left alone if
+        their rows are still the same; ``all_targets`` decides whether they are loaded anyway.
         """
         from ematix_flow.run.batch import run_pipeline
         from ematix_flow.run.overrides import with_overrides

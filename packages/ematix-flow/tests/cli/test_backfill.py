@@ -238,6 +238,22 @@ def test_every_target_gets_the_range(shop: Path, flow: Flow) -> None:
     assert "Nothing to do" in flow("backfill", "load_both", *span).out
 
 
+def test_another_pipelines_rows_go_only_if_it_is_named(shop: Path, flow: Flow) -> None:
+    assert flow("run", "load_readings").code == 0
+    assert flow("run", "load_both").code == 0
+    before = stored(shop)
+    said = flow("backfill", "load_readings", *RANGE, "--slice", "1d")
+    assert (said.code, said.out) == (2, "")
+    (line,) = said.err.splitlines()
+    assert "'load_both' also loaded shop.readings, and a backfill of 'load_readings'" in line
+    assert line.endswith("--replace-rows-of load_both")
+    assert stored(shop) == before
+    named = ("--replace-rows-of", "load_both")
+    said = flow("backfill", "load_readings", *RANGE, "--slice", "1d", *named)
+    assert said.code == 0, said.err
+    assert [n for n, *_ in stored(shop)] == sorted([*range(240), *range(46), *range(188, 240)])
+
+
 def test_a_source_is_asked_for_the_range_only(shop: Path) -> None:
     """On the Spark path too, so that a slice costs what it is worth."""
     with load_project(("pipelines.py",)) as project:

@@ -14,6 +14,7 @@ from conformance.conftest import Loader
 from conformance.story import assert_same, stored_rows
 from conformance.strategies import KEYS, START, dice, event_batches, examples, seeds
 from ematix_flow import BigInt, ManagedTable, Text, TimestampTZ, ematix, natural_key, pk
+from ematix_flow.errors import UnknownName, Unsupported
 from ematix_flow.pipeline import Pipeline
 from ematix_flow.run.backfill import Request, plan_backfill, run_slices
 from ematix_flow.run.result import RunResult
@@ -47,8 +48,9 @@ class Moves:
 def refill(pipeline: Pipeline, start: str, end: str, **details: Any) -> list[RunResult]:
     """Load a range again; the runs of its slices."""
     dry_run, again = details.pop("dry_run", False), details.pop("again", True)
+    replacing = details.pop("replacing", ())
     planned = plan_backfill(pipeline.spec, Request(start, end, **details), again=again)
-    found = [one.result for one in run_slices(planned, dry_run=dry_run)]
+    found = [one.result for one in run_slices(planned, replacing=replacing, dry_run=dry_run)]
     return [result for result in found if result is not None]
 
 
@@ -145,6 +147,36 @@ def test_a_merged_range_is_replaced(backend: Harness, loader: Loader, seed: int)
     assert_same([r for r in after if r["id"] in kept], untouched, ignoring=())
     assert total(done, "inserted") - total(done, "deleted") == len(expected) - len(first)
     assert backend.litter(backend.connection("target")) == []
+
+
+def called(pipeline: Pipeline, name: str) -> Pipeline:
+    """The same pipeline under another name."""
+    return Pipeline(dataclasses.replace(pipeline.spec, name=name))
+
+
+@pytest.mark.needs("rewrite", "revise")
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_rows_of_other_pipelines_are_not_replaced(
+    backend: Harness, loader: Loader, mode: str
+) -> None:
+    schema = "id BIGINT, at BIGINT, a STRING"
+    west = called(loader(Entries, [(1, 5, "w"), (2, 15, "w")], schema, mode=mode), "west")
+    east = called(loader(Entries, [(3, 6, "e"), (4, 16, "e")], schema, mode=mode), "east")
+    west.sync()
+    refill(west, "10", "20", column="at")
+    east.sync()
+    before = stored_rows(backend, Entries.__table__)
+    for dry_run in (True, False):
+        with pytest.raises(Unsupported, match=r"'east' also loaded app\.entries") as caught:
+            refill(west, "0", "10", column="at", dry_run=dry_run)
+    assert "--replace-rows-of east" in str(caught.value)
+    with pytest.raises(UnknownName, match="no pipeline 'esat' has loaded"):
+        refill(west, "0", "10", column="at", replacing=["esat"])
+    assert_same(stored_rows(backend, Entries.__table__), before, ignoring=())
+    # What was once another name of this pipeline may go.
+    (done,) = refill(west, "0", "10", column="at", replacing=["east"])
+    assert (done.counts.read, done.counts.deleted) == (1, 1 if mode == "merge" else 2)
+    assert sorted(r["id"] for r in stored_rows(backend, Entries.__table__)) == [1, 2, 4]
 
 
 COLUMNS = ("k", "at", "a", "b")

@@ -20,7 +20,6 @@ from ematix_flow import (
     Array,
     BigInt,
     Double,
-    EmatixError,
     Float,
     Integer,
     ManagedTable,
@@ -393,8 +392,14 @@ def test_a_column_changes_its_type_if_all_its_values_fit(
         on_drift="evolve",
         allow=[f"{case.kind}:v"],
     )
-    with pytest.raises(EmatixError):
+    with pytest.raises(SchemaDrift) as caught:
         change.sync()
+    place = load_backend(backend.connection("target")).locate(old.__table__.name, None)
+    assert caught.value.table == place
+    assert "because of its value in 1 row" in str(caught.value) or "stored rows" in str(
+        caught.value
+    )
+    assert "correct those values first" in caught.value.fix
     assert stored(backend, old) == sorted([(1, plain(case.fits)), (2, plain(case.unfit))], key=repr)
     assert backend.litter(backend.connection("target")) == []
     loader(old, [(1, case.fits)], f"id INT, v {case.schemas[0]}", mode="truncate").sync()

@@ -18,7 +18,7 @@ from ematix_flow import (
     pk,
     register_connection,
 )
-from ematix_flow.errors import DeclarationError, TargetsFailed
+from ematix_flow.errors import DataError, DeclarationError, TargetsFailed
 from ematix_flow.normalize import trim, upper
 from ematix_flow.pipeline import Pipeline
 from ematix_flow.run.log import open_run_log
@@ -58,9 +58,10 @@ def stored(backend: Harness, place: str, table: Any) -> list[tuple[Any, ...]]:
 
 
 class Source:
-    """Rows whose tokens are drawn anew each time they are read."""
+    """Rows whose tokens are drawn anew each time they are read, unless ``token`` says otherwise."""
 
     def __init__(self, backend: Harness) -> None:
+        self.token = "uuid()"
         self.rows: list[tuple[int, str | None]] = [(1, " ab "), (2, "c"), (3, None)]
         for place in ("one", "two", "three"):
             register_connection(backend.connection(place))
@@ -71,7 +72,7 @@ class Source:
         @ematix.pipeline(targets=list(targets), source_connection="rows", name="fan", **options)
         def fan(spark: Any) -> Any:
             frame = spark.createDataFrame(self.rows, "id LONG, word STRING")
-            return frame.selectExpr("*", "uuid() AS token")
+            return frame.selectExpr("*", f"{self.token} AS token")
 
         return fan
 
@@ -115,6 +116,7 @@ def test_the_source_is_read_once(backend: Harness, source: Source) -> None:
 
 
 def test_a_rerun_loads_only_what_is_missing(backend: Harness, source: Source) -> None:
+    source.token = "'t'"
     source.rows = [(1, "abc"), (2, "much too long")]
     held = source.pipeline(WIDE, NARROW, LAST)
     with pytest.raises(TargetsFailed) as caught:
@@ -138,7 +140,12 @@ def test_a_rerun_loads_only_what_is_missing(backend: Harness, source: Source) ->
     with pytest.raises(TargetsFailed, match=r"committed: fan.wide, not tried"):
         held.sync()
     source.rows = [(1, "abc"), (2, "ok")]
-    again = held.sync()
+    for _ in range(2):  # asked once more, it has not forgotten
+        with pytest.raises(DataError, match="other rows than those that run") as refused:
+            held.sync()
+    assert "--all-targets" in str(refused.value)
+    assert [len(stored(backend, *at)) for at in PLACES] == [2, 0, 0]
+    again = held.sync(all_targets=False)
     assert {n: r.status for n, r in again.targets.items()} == {
         "fan.wide": "skipped",
         "fan.narrow": "succeeded",
@@ -155,6 +162,51 @@ def test_a_rerun_loads_only_what_is_missing(backend: Harness, source: Source) ->
 
 
 PLACES = (("one", Wide), ("two", Narrow), ("three", Last))
+
+
+def test_a_rerun_loads_rows_that_are_new_by_now(backend: Harness, source: Source) -> None:
+    source.rows = [(1, "abc"), (2, "much too long")]
+    merged = Target(table=Wide, connection="one", mode="merge")
+    held = source.pipeline(merged, NARROW)
+    with pytest.raises(TargetsFailed, match=r"committed: fan.wide"):
+        held.sync()
+    source.rows = [(3, "new")]
+    again = held.sync()
+    assert {n: r.status for n, r in again.targets.items()} == {
+        "fan.wide": "succeeded",
+        "fan.narrow": "succeeded",
+    }
+    assert [row[0] for row in stored(backend, "one", Wide)] == [1, 2, 3]
+    assert [row[0] for row in stored(backend, "two", Narrow)] == [3]
+
+
+@pytest.mark.needs("same_database")
+def test_a_rerun_inside_the_database_compares_rows_too(backend: Harness, source: Source) -> None:
+    source.rows = [(1, None), (2, "much too long"), (3, "")]
+    source.pipeline(Target(table=Wide, connection="one", mode="truncate")).sync()
+
+    @ematix.pipeline(
+        targets=[
+            Target(table=Last, connection="one"),
+            Target(table=Narrow, connection="one", mode="truncate"),
+        ],
+        source_connection="one",
+        source_table=backend.spelled(Wide.__table__.name),
+    )
+    def inside() -> None: ...
+
+    for status, path in (("succeeded", "same_db"), ("skipped", "")):
+        with pytest.raises(TargetsFailed) as caught:
+            inside.sync()
+        last = caught.value.results["fan.last"]
+        assert (last.status, last.path) == (status, path)
+    source.rows = [(1, None), (2, "ok"), (3, "")]
+    source.pipeline(Target(table=Wide, connection="one", mode="truncate")).sync()
+    # The tokens have been drawn anew.
+    with pytest.raises(DataError, match="other rows than those that run"):
+        inside.sync()
+    inside.sync(all_targets=False)
+    assert [len(stored(backend, "one", table)) for table in (Last, Narrow)] == [3, 3]
 
 
 def test_all_targets_may_be_tried_and_all_loaded_again(backend: Harness, source: Source) -> None:

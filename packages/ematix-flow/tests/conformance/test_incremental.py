@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
@@ -31,7 +32,9 @@ from ematix_flow import (
     pk,
     register_connection,
 )
+from ematix_flow.backends.loading import load_backend
 from ematix_flow.errors import DataError, DeclarationError
+from ematix_flow.pipeline import Pipeline
 from harness.base import Harness
 from oracle.incremental import Increment, append_new
 from oracle.merge import Merge
@@ -138,6 +141,29 @@ def test_asking_does_not_move_the_watermark_and_neither_does_a_failure(
     growing.same()
     growing.source.pop()
     assert growing.run([]) == 2
+
+
+def test_without_a_key_another_pipeline_does_not_begin(backend: Harness, loader: Loader) -> None:
+    """Its rows at the watermark, or under a new name all of them, would count as the other's."""
+    first = loader(Readings, [(1, "x"), (2, "x")], PLAIN, **BY_AT)
+    first.sync()
+    second = loader(Readings, [(2, "x"), (3, "x")], PLAIN, **BY_AT)
+    renamed = Pipeline(dataclasses.replace(second.spec, name="renamed"))
+    before = stored_rows(backend, Readings.__table__)
+    for attempt in (renamed.sync, renamed.dry_run, renamed.preview):
+        with pytest.raises(DataError, match="'load_readings' loads too") as caught:
+            attempt()
+    assert "flow watermark set renamed" in str(caught.value)
+    assert_same(stored_rows(backend, Readings.__table__), before, ignoring=())
+    # Who says where it begins may.
+    sink = load_backend(backend.connection("target"))
+    sink.set_watermark("renamed", Readings.__table__.name, "at", "2")
+    assert renamed.sync().counts.inserted == 1
+    assert renamed.sync().counts.inserted == 0
+    # With a key rows are known by it.
+    for name in ("first", "second"):
+        keyed = loader(Keyed, [(1, 1, name)], WITH_ID, mode="merge", **BY_AT)
+        Pipeline(dataclasses.replace(keyed.spec, name=name)).sync()
 
 
 UTC = timezone.utc

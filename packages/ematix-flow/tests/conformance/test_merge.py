@@ -174,7 +174,7 @@ def test_any_name_may_be_a_key_or_be_compared(backend: Harness, loader: Loader) 
 
 
 @ematix.table(schema="app")
-class Loose:
+class Unkept:
     """Nothing keeps its key unique, or keeps NULL out of it."""
 
     k: BigInt | None
@@ -184,17 +184,17 @@ class Loose:
 def test_a_key_that_is_stored_twice_is_refused(backend: Harness, loader: Loader) -> None:
     schema = "k BIGINT, a STRING"
     stored = [(1, "old"), (1, "new"), (1, "x"), (2, "x"), (None, "x"), (None, "x")]
-    loader(Loose, stored, schema).sync()
+    loader(Unkept, stored, schema).sync()
 
     def merged(*rows: tuple[int, str]) -> Any:
-        return loader(Loose, rows, schema, mode="merge", keys=["k"])
+        return loader(Unkept, rows, schema, mode="merge", keys=["k"])
 
     def found() -> list[tuple[Any, Any]]:
-        held = backend.rows(backend.connection("target"), Loose.__table__)
+        held = backend.rows(backend.connection("target"), Unkept.__table__)
         return sorted(((r["k"], r["a"]) for r in held), key=repr)
 
     for changed in ("other", "new"):  # the latter is what one of the rows holds already
-        with pytest.raises(DuplicateKeys, match=r"k=1 stands in 3 rows of table app\.loose"):
+        with pytest.raises(DuplicateKeys, match=r"k=1 stands in 3 rows of table app\.unkept"):
             merged((1, changed), (2, "y")).sync()
         assert found() == sorted(stored, key=repr)
     assert backend.litter(backend.connection("target")) == []

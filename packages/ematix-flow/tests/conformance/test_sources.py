@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import duckdb
 import pytest
 
 from conformance.conftest import Loader
 from conformance.test_append import ROWS, SCHEMA, Events
-from ematix_flow import BigInt, DuckDBConnection, EmatixError, Text, ematix, register_connection
+from ematix_flow import (
+    BigInt,
+    DuckDBConnection,
+    EmatixError,
+    Text,
+    ematix,
+    pk,
+    register_connection,
+)
+from ematix_flow.errors import DataError
 from harness.base import Harness
 
 pytestmark = pytest.mark.needs("source")
@@ -20,6 +29,17 @@ pytestmark = pytest.mark.needs("source")
 class Renamed:
     number: BigInt
     label: Text | None
+
+
+@ematix.table(schema="app")
+class Changes:
+    number: BigInt
+    op: Text | None
+
+
+@ematix.table(schema="copy")
+class Numbers:
+    number: Annotated[BigInt, pk()]
 
 
 @pytest.fixture
@@ -96,8 +116,55 @@ def test_a_column_that_is_not_there(backend: Harness, loader: Loader, copy: Path
     def wrong_columns() -> None:
         pass
 
-    with pytest.raises(EmatixError, match="number"):
+    says = (
+        r"the source app\.events of pipeline 'wrong_columns' has no column 'number'; .*column_map"
+    )
+    with pytest.raises(DataError, match=says) as caught:
         wrong_columns.sync()
+    assert "column_map={'number': …}" in caught.value.fix
+    assert "has no column 'number'" in wrong_columns.validate().errors[0]
+
+
+def test_a_name_in_the_column_map_that_is_not_there(
+    backend: Harness, loader: Loader, copy: Path
+) -> None:
+    loader(Events, ROWS, SCHEMA).sync()
+
+    @ematix.pipeline(
+        target=Renamed,
+        source_connection="target",
+        target_connection="copy",
+        source_table="app.events",
+        column_map={"number": "event_id", "label": "nam"},
+    )
+    def misspelt() -> None:
+        pass
+
+    says = "column_map= names 'nam' for 'label', .* source app.events; did you mean 'name'"
+    with pytest.raises(DataError, match=says):
+        misspelt.sync()
+
+
+def test_deletes_are_told_by_a_column_that_is_not_loaded(
+    backend: Harness, loader: Loader, copy: Path
+) -> None:
+    loader(Changes, [(1, "I"), (2, "D"), (3, None)], "number BIGINT, op STRING").sync()
+
+    @ematix.pipeline(
+        target=Numbers,
+        source_connection="target",
+        target_connection="copy",
+        source_table="app.changes",
+        mode="merge",
+        delete_when="op = 'D'",
+    )
+    def told() -> None:
+        pass
+
+    told.sync()
+    with duckdb.connect(str(copy), read_only=True) as raw:
+        kept = raw.execute("SELECT number FROM copy.numbers ORDER BY number").fetchall()
+    assert kept == [(1,), (3,)]
 
 
 def test_the_live_connection_answers(backend: Harness, loader: Loader) -> None:

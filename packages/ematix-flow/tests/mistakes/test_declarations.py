@@ -119,6 +119,41 @@ MISTAKES = [
         pipeline('mode="merge", keys=["idd"]'),
     ),
     Mistake(
+        "no key at all",
+        (HERE, "pipeline 'load'", "keys= is an empty list", "name at least one"),
+        pipeline('mode="merge", keys=[]'),
+    ),
+    Mistake(
+        "key column that is to be updated",
+        (HERE, "pipeline 'load'", "update_columns= names 'id'", "part of the key", "remove it"),
+        pipeline('mode="merge", update_columns=["id", "note"]'),
+    ),
+    Mistake(
+        "watermark that nothing uses",
+        (HERE, "pipeline 'load'", "watermark_column= goes with incremental=True", "add"),
+        pipeline('watermark_column="id"'),
+    ),
+    Mistake(
+        "lookback of another kind than the watermark",
+        (HERE, "pipeline 'load'", "lookback= is a time span", "'id' is a BigInt", "lookback=1000"),
+        "from datetime import timedelta\n"
+        + pipeline('incremental=True, watermark_column="id", lookback=timedelta(1)'),
+    ),
+    Mistake(
+        "watermark that is no exact value",
+        (HERE, "pipeline 'load'", "'w' is a Double", "Numeric", "Double are not exact enough"),
+        table("w: Double").replace(
+            '"warehouse")', '"warehouse", incremental=True, watermark_column="w")'
+        ),
+    ),
+    Mistake(
+        "column that a history has itself",
+        (HERE, "pipeline 'load'", "shop.extra declares column 'valid_to'", "scd2", "remove it"),
+        table("id: Annotated[BigInt, pk()]\n    valid_to: Date").replace(
+            '"warehouse")', '"warehouse", mode="scd2")'
+        ),
+    ),
+    Mistake(
         "keys that are one text",
         (HERE, "pipeline 'load'", "keys= must be a list of column names", 'keys=("id",)'),
         pipeline('mode="merge", keys="id"'),

@@ -62,6 +62,31 @@ MISTAKES = [
         load('on_drift="evolve", allow=["rename:note"]'),
     ),
     Failure(
+        "column that the table lacks",
+        (
+            'table "shop"."orders" differs',
+            "column 'town' is declared but does not exist",
+            'on_drift="evolve"',
+            'on_drift="warn"',
+        ),
+        more("town: Text | None") + load("", "More", "ONE_ORDER + \", 'x' AS town\""),
+    ),
+    Failure(
+        "mark of deletes that the table lacks",
+        (
+            'table "shop"."orders" differs',
+            "column 'deleted_at', in which handle_deletes=\"soft\" marks",
+            "does not exist",
+            'alter the table with on_drift="evolve"',
+        ),
+        load('mode="merge", handle_deletes="soft"'),
+    ),
+    Failure(
+        "mark of deletes that is not tolerated to be missing",
+        ("column 'deleted_at', in which handle_deletes=\"soft\" marks", 'on_drift="evolve"'),
+        load('mode="merge", handle_deletes="soft", on_drift="warn"'),
+    ),
+    Failure(
         "column that would be narrowed",
         (
             'table "shop"."orders" differs',

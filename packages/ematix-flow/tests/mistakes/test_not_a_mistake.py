@@ -45,3 +45,23 @@ def test_a_misspelt_source_creates_no_file(shop: Shop, capsys: pytest.CaptureFix
     )
     assert shop.flow(capsys, "validate", "load").code == 1
     assert not (shop.folder / "leger.db").exists()
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("path", [None, "spark"])
+@pytest.mark.parametrize("mapped", [None, {"id": "ID", "note": "Note"}])
+def test_a_table_whose_names_have_other_letters(
+    mapped: dict[str, str] | None,
+    path: str | None,
+    shop: Shop,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """DuckDB takes both for one name, and gives its own back."""
+    shop.duckdb("CREATE TABLE raw AS SELECT 3 AS ID, 'x' AS Note, 1.5::DECIMAL(8,2) AS amount")
+    shop.declare(
+        '@ematix.pipeline(target=Orders, target_connection="warehouse", source_table="raw", '
+        f"column_map={mapped!r}, force_path={path!r})\ndef load(): ...\n"
+    )
+    said = shop.flow(capsys, "run", "load")
+    assert (said.code, said.err) == (0, "")
+    assert len(shop.targets()["duckdb"]["shop", "orders"][1]) == 3

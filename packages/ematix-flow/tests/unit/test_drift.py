@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.drift import KINDS, Permits, check_allow, check_on_drift
+from ematix_flow.drift import (
+    KINDS,
+    Difference,
+    Permits,
+    check_allow,
+    check_on_drift,
+    remedy,
+)
 from ematix_flow.errors import EmatixError
 
 
@@ -71,3 +78,29 @@ def test_what_is_named_is_allowed_and_nothing_else() -> None:
     assert not permits.allows("drop", "b")
     assert not permits.allows("narrow", "a")
     assert permits.renames() == {"new": "old"}
+
+
+ADDED = Difference("a", "add", evolves=True, tolerable=True)
+NARROWED = Difference("b", "narrow", evolves=True, allowance="narrow:b")
+KEYED = Difference("c", None)
+
+
+@pytest.mark.parametrize(
+    ("differences", "on_drift", "ways"),
+    [
+        ([ADDED], "error", ['on_drift="evolve"', 'on_drift="warn"']),
+        ([ADDED], {"drop": "warn"}, ['on_drift={"add": "evolve"}', 'on_drift={"add": "warn"}']),
+        ([ADDED, NARROWED], "error", ['on_drift="evolve" and allow=("narrow:b",)']),
+        ([NARROWED], "evolve", ['table with allow=("narrow:b",)']),
+        ([NARROWED], "warn", ['on_drift="evolve" and allow=("narrow:b",)']),
+        ([ADDED, KEYED], "error", []),
+    ],
+)
+def test_only_ways_out_are_named_that_are_one(
+    differences: list[Difference], on_drift: Any, ways: list[str]
+) -> None:
+    named = remedy(differences, Permits(on_drift)).split(", or ")
+    assert named[0] == "change the declaration or the table until they agree"
+    assert len(named) == len(ways) + 1
+    for found, way in zip(named[1:], ways, strict=True):
+        assert found.endswith(way)

@@ -13,6 +13,7 @@ import pytest
 from ematix_flow import (
     BigInt,
     Date,
+    Double,
     DuckDBConnection,
     KafkaConnection,
     ManagedTable,
@@ -49,6 +50,17 @@ class Orders:
     day: Date
     note: Text | None
     changed_at: TimestampTZ
+
+
+@ematix.table(schema="shop")
+class Weighed:
+    weight: Double
+
+
+@ematix.table(schema="shop")
+class Versioned:
+    order_id: Annotated[BigInt, pk()]
+    valid_from: Date
 
 
 @ematix.table(schema="shop")
@@ -252,6 +264,18 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"keys": 5}, "keys= must be a list of column names, not 5"),
     ({"keys": ["order_id", 5]}, "keys= must be a list of column names"),
     ({"keys": ["order"]}, "keys= names 'order', which is not a column of shop.orders; did you m"),
+    ({"keys": [], "mode": "merge"}, "keys= is an empty list; name at least one column, or remov"),
+    ({"keys": ["order_id", "order_id"]}, "keys= names 'order_id' twice; name it once"),
+    ({"mode": "merge", "compare_columns": ()}, "compare_columns= is an empty list"),
+    (
+        {"mode": "merge", "compare_columns": ["order_id"]},
+        "compare_columns= names 'order_id', which is part of the key and never changes",
+    ),
+    (
+        {"mode": "merge", "keys": ["day"], "update_columns": ["note", "day"]},
+        "update_columns= names 'day', which is part of the key and never changes",
+    ),
+    ({"mode": "scd2", "target": Versioned}, "declares column 'valid_from', which mode=\"scd2\" ad"),
     ({"mode": "merge", "update_columns": ["x"]}, "update_columns= names 'x', which is not a col"),
     ({"mode": "merge", "compare_columns": ["x"]}, "compare_columns= names 'x', which is not a c"),
     ({"update_columns": ["note"]}, 'update_columns= does not go with mode="append"; use mode='),
@@ -270,6 +294,27 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"ttl": timedelta(1), "ttl_seconds": 5, "mode": "scd2"}, "both ttl= and ttl_seconds= are g"),
     ({"lookback": "1h"}, "lookback= must be a time above 0, not '1h'"),
     ({"lookback": True}, "lookback= must be a time above 0, not True"),
+    (
+        {"incremental": True, "watermark_column": "order_id", "lookback": timedelta(1)},
+        "lookback= is a time span, but watermark column 'order_id' is a BigInt; give it as a num",
+    ),
+    (
+        {"incremental": True, "watermark_column": "changed_at", "lookback": 5},
+        "lookback= is a number, but watermark column 'changed_at' is a TimestampTZ; give it as a t",
+    ),
+    (
+        {"incremental_column": "day", "lookback": 5},
+        "lookback= is a number, but watermark column 'day' is a Date",
+    ),
+    (
+        {"incremental_column": "note", "lookback": 5},
+        "lookback= does not go with watermark column 'note', which is a Text",
+    ),
+    (
+        {"incremental_column": "weight", "target": Weighed},
+        "watermark column 'weight' is a Double, which cannot be one; use a whole number",
+    ),
+    ({"watermark_column": "day"}, "watermark_column= goes with incremental=True; add incremen"),
     ({"incremental": True}, "incremental=True needs watermark_column="),
     ({"incremental": "yes"}, "incremental= must be True or False, not 'yes'"),
     ({"incremental": True, "watermark_column": "at"}, "watermark_column= names 'at', which is not"),

@@ -53,7 +53,10 @@ def test_options_are_replaced_for_this_run_only() -> None:
         ({"compare_columns": ["note"]}, 'compare_columns= does not go with mode="append"'),
         ({"mode": "merge", "compare_columns": ["x"]}, "compare_columns= names 'x', which is not"),
         ({"incremental": True}, "incremental=True needs watermark_column="),
-        ({"watermark_column": "x"}, "watermark_column= names 'x', which is not a column"),
+        (
+            {"incremental": True, "watermark_column": "x"},
+            "watermark_column= names 'x', which is not a column",
+        ),
         ({"force_path": "fast"}, "force_path='fast' is not known"),
         ({"on_drift": "ignore"}, "on_drift='ignore' is not known"),
         ({"lookback": "1h"}, "lookback= must be a time above 0"),
@@ -70,6 +73,7 @@ def test_wrong_overrides(overrides: dict[str, Any], says: str) -> None:
     [
         ({"order_by": "note"}, 'order_by= goes with duplicate_keys="last"'),
         ({"lookback": 60}, "lookback= goes with incremental=True"),
+        ({"watermark_column": "order_id"}, "watermark_column= goes with incremental=True"),
         ({"null_watermark": "load"}, "null_watermark= goes with incremental=True"),
         ({"mode": "merge", "max_delete_fraction": 0.1}, "max_delete_fraction= goes with"),
         ({"mode": "merge", "soft_delete_column": "gone"}, "soft_delete_column= goes with"),
@@ -83,6 +87,15 @@ def test_an_option_that_would_change_nothing_is_refused(
     with pytest.raises(DeclarationError) as caught:
         with_overrides(declared().spec, overrides)
     assert says in str(caught.value)
+
+
+def test_a_run_may_read_everything_once() -> None:
+    options = {"incremental": True, "watermark_column": "order_id", "lookback": 5}
+    spec = declared(mode="merge", null_watermark="load", **options).spec
+    whole = with_overrides(spec, {"incremental": False}).targets[0].options
+    assert (whole.incremental, whole.watermark_column, whole.lookback) == (False, None, None)
+    with pytest.raises(DeclarationError, match="lookback= goes with incremental=True"):
+        with_overrides(spec, {"incremental": False, "lookback": 5})
 
 
 def test_a_later_feature_stays_whatever_is_overridden() -> None:

@@ -156,6 +156,10 @@ class TestDeclaring:
                 {"transforms_pre": [limit(5)], "mode": "merge", "handle_deletes": "hard"},
                 "limit() in transforms_pre= does not go with handle_deletes=",
             ),
+            (
+                {"transforms_pre": [sample_pct(5)], "mode": "merge", "handle_deletes": "soft"},
+                "sample_pct() in transforms_pre= does not go with handle_deletes=: the rows it",
+            ),
         ],
     )
     def test_mistakes(self, options: dict[str, Any], says: str) -> None:

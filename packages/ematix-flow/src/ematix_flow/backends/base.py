@@ -291,6 +291,10 @@ class Backend(ABC):
     def open(self) -> LiveConnection:
         """A live connection for the user's own queries."""
 
+    def lend(self) -> LiveConnection:
+        """The same for a pipeline's function, which may not use it."""
+        return self.open()
+
     @abstractmethod
     def table_query(self, table: str, columns: Mapping[str, str] | None) -> SourceQuery:
         """``SELECT source AS target, …`` from a table named as a user names it."""
@@ -410,4 +414,8 @@ class Backend(ABC):
         self, batches: Sequence[str], name: TableName, prefix: str | None = None
     ) -> set[str]:
         """Which of these batches the target has taken already."""
+        return set()
+
+    def pipelines(self, name: TableName, prefix: str | None = None) -> set[str]:
+        """The pipelines that have committed to a table, as the target itself remembers."""
         return set()

@@ -19,7 +19,7 @@ from ematix_flow.types import BigInt, String, Text, TimestampTZ
 
 if TYPE_CHECKING:
     from ematix_flow.backends.base import RunRow
-    from ematix_flow.backends.sql import Session
+    from ematix_flow.backends.sql_session import Session
     from ematix_flow.types import ColumnType
 
 SCHEMA = BOOKKEEPING_SCHEMA
@@ -79,6 +79,7 @@ class Bookkeeping:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.backend = session.backend
+        self._current = False
 
     def _name(self, table: str) -> str:
         return self.backend.table(TableName(SCHEMA, table)).sql(dialect=self.backend.dialect)
@@ -88,6 +89,8 @@ class Bookkeeping:
         return self._version() == VERSION
 
     def _version(self) -> int | None:
+        if self._current:
+            return VERSION
         if self.backend.inspect_in(self.session, TableName(SCHEMA, "schema_version")) is None:
             return None
         found = self.session.one(f"SELECT max(version) FROM {self._name('schema_version')}")
@@ -98,6 +101,8 @@ class Bookkeeping:
                 connection=self.backend.name,
                 fix="upgrade ematix-flow",
             )
+        # Once they are there, they stay: no need to ask again for every question.
+        self._current = found == VERSION
         return None if found is None else int(found)
 
     def ensure(self) -> None:
@@ -184,6 +189,17 @@ class Bookkeeping:
             (run_id, target),
         )
         return Counts(*(int(n) for n in rows[0])) if rows else None
+
+    def pipelines(self, target: str) -> set[str]:
+        """The pipelines whose runs the history of a target lists."""
+        if self._version() is None:
+            return set()
+        rows = self.session.rows(
+            f"SELECT DISTINCT pipeline_name FROM {self._name('run_history')} "
+            f"WHERE target = {self.backend.placeholder}",
+            (target,),
+        )
+        return {str(pipeline) for (pipeline,) in rows}
 
     def fence_off(self, pipeline: str, target: str, run_id: str) -> None:
         """Take an epoch for a run that was declared dead, so that it cannot commit any more."""

@@ -285,6 +285,12 @@ class Delta(Backend):
         with file_errors(self.name):
             return set(batches) & set(log.newest_record(log.snapshot()).batches)
 
+    def pipelines(self, name: TableName, prefix: str | None = None) -> set[str]:
+        """The pipelines whose commits the newest of our commits counts."""
+        log = self._log(name, prefix)
+        with file_errors(self.name):
+            return set(log.newest_record(log.snapshot()).fences)
+
 
 def _fenced_off(pipeline: str, snapshot: Snapshot, record: Record) -> Record:
     epoch = epoch_of(pipeline, snapshot, record) + 1

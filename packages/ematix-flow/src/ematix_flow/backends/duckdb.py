@@ -25,7 +25,7 @@ from ematix_flow.backends.base import (
 from ematix_flow.backends.duckdb_errors import translate
 from ematix_flow.backends.embedded import EmbeddedBackend, EmbeddedLanding, stage_root
 from ematix_flow.backends.spool import spool_folder
-from ematix_flow.backends.sql import Session
+from ematix_flow.backends.sql_session import Session
 from ematix_flow.errors import EmatixError
 from ematix_flow.model import TableName
 from ematix_flow.sql.identifiers import bare, quoted

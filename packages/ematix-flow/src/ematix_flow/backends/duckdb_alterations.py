@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ematix_flow.backends.base import Alteration, Load
-    from ematix_flow.backends.sql import Session, SqlBackend
+    from ematix_flow.backends.sql import SqlBackend
+    from ematix_flow.backends.sql_session import Session
     from ematix_flow.model import TableName
 
 _IN_PLACE = ("rename", "drop", "add")

@@ -246,6 +246,12 @@ class Files(Backend):
             newest = ManifestLog(self.folder(name, prefix)).newest()
         return set(batches) & set(newest.batches) if newest else set()
 
+    def pipelines(self, name: TableName, prefix: str | None = None) -> set[str]:
+        """The pipelines whose commits the newest manifest counts."""
+        with file_errors(self.name):
+            newest = ManifestLog(self.folder(name, prefix)).newest()
+        return set(newest.fences) if newest else set()
+
 
 def _alteration(alteration: Alteration) -> str:
     column, kind = quote(alteration.column), alteration.type

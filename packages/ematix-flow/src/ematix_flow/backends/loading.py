@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
 from ematix_flow.backends.base import Backend, LiveConnection
 from ematix_flow.connections import CONNECTION_CLASSES, Connection
 from ematix_flow.errors import NotAvailableYet, Unsupported
+from ematix_flow.plugins import plugins
 
 ENTRY_POINTS = "ematix_flow.backends"
 
 
 def backend_names() -> list[str]:
     """The kinds of connections that have a backend."""
-    return sorted(point.name for point in entry_points(group=ENTRY_POINTS))
+    return sorted(plugins(ENTRY_POINTS))
 
 
 def backend_class(kind: str) -> type[Backend]:
     """The class behind a kind of connection."""
-    found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    found = plugins(ENTRY_POINTS)
     if kind in found:
         cls: type[Backend] = found[kind].load()
         return cls

@@ -39,7 +39,8 @@ from ematix_flow.backends.mysql_types import (
     stored_type,
 )
 from ematix_flow.backends.mysql_windows import windows_apart
-from ematix_flow.backends.sql import Session, SqlBackend
+from ematix_flow.backends.sql import SqlBackend
+from ematix_flow.backends.sql_session import Session
 from ematix_flow.change import CHANGES, CURRENT, INCOMING, SIDE, SIDE_CHANGES, Revise
 from ematix_flow.connections import MySQLConnection
 from ematix_flow.errors import ConfigError, EmatixError, Transient, Unsupported

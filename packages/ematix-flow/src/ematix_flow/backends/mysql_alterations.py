@@ -17,7 +17,7 @@ from ematix_flow.sql.identifiers import quoted
 if TYPE_CHECKING:
     from ematix_flow.backends.base import Alteration, Load
     from ematix_flow.backends.mysql import MySQL
-    from ematix_flow.backends.sql import Session
+    from ematix_flow.backends.sql_session import Session
 
 _WIDEST = "DECIMAL(65, 30)"
 

@@ -26,7 +26,8 @@ from ematix_flow.backends.base import (
 from ematix_flow.backends.postgres_errors import translate
 from ematix_flow.backends.postgres_landing import PostgresLanding
 from ematix_flow.backends.postgres_relay import require_known
-from ematix_flow.backends.sql import Session, SqlBackend
+from ematix_flow.backends.sql import SqlBackend
+from ematix_flow.backends.sql_session import Session
 from ematix_flow.connections import PostgresConnection
 from ematix_flow.errors import EmatixError, Unsupported
 from ematix_flow.model import Table, TableName

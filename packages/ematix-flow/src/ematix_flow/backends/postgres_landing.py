@@ -19,7 +19,8 @@ from ematix_flow.backends.postgres_relay import Relay
 from ematix_flow.backends.sql_landing import SqlLanding
 from ematix_flow.change import INCOMING, Counts, Revise
 from ematix_flow.errors import EmatixError
-from ematix_flow.model import ROW_HASH_COLUMN
+from ematix_flow.model import DELETED_COLUMN, ROW_HASH_COLUMN
+from ematix_flow.sql.hashing import row_hash
 from ematix_flow.sql.identifiers import quoted
 from ematix_flow.sql.spark import quote
 
@@ -97,8 +98,7 @@ class PostgresLanding(SqlLanding):
         ]
         copied = rows.selectExpr(*texts).mapInArrow(task, "rows BIGINT, bytes BIGINT")
         done = copied.selectExpr("sum(rows)", "sum(bytes)").first()
-        # The planner must know how many rows wait, to join few of them by the target's index.
-        self.session.run(f"ANALYZE {self._stage}")
+        self._know_stage()
         load.announce("staged")
         count, size = (done[0] or 0, done[1] or 0) if done else (0, 0)
         return Staged(count, size, self._stage)
@@ -113,7 +113,7 @@ class PostgresLanding(SqlLanding):
         opening = self._opening()
         self._becomes_target = opening is not None
         if opening is None:
-            columns = [(c.name, c.type) for c in load.incoming]
+            columns = [(c.name, c.type) for c in load.incoming if c.name not in self._computed()]
         else:
             columns = list(load.columns)
             incoming = f"WITH {quoted(INCOMING, 'postgres')} AS ({incoming}) {opening}"
@@ -130,14 +130,27 @@ class PostgresLanding(SqlLanding):
             source_error=origin.translate,
             target_error=backend.translate,
             # To hash a row takes longer than to hand it over to another process.
-            parallel=ROW_HASH_COLUMN in load.incoming_names,
+            parallel=ROW_HASH_COLUMN in dict(columns),
         )
         query = f"SELECT {copied} FROM ({incoming}) AS {quoted('copied', 'postgres')}"
         count, size = relay.copy(query, SCHEMA, self._stage_name)
-        if not self._becomes_target:
-            self.session.run(f"ANALYZE {self._stage}")
+        self._know_stage()
         load.announce("staged")
         return Staged(count, size, self._stage)
+
+    def _computed(self) -> dict[str, str]:
+        """What is computed from a copied row when it is asked for: of few rows, as a rule."""
+        load = self.load
+        if load.side is not None or ROW_HASH_COLUMN not in load.incoming_names:
+            return {}
+        added = (ROW_HASH_COLUMN, DELETED_COLUMN)
+        hashed = {c.name: c.type for c in load.incoming if c.name not in added}
+        return {ROW_HASH_COLUMN: row_hash(hashed, "postgres")}
+
+    def _know_stage(self) -> None:
+        """Let the planner know what waits, to join few rows by the target's index."""
+        if self.load.change.revisions and not self._becomes_target:
+            self.session.run(f"ANALYZE {self._stage}")
 
     def _opening(self) -> str | None:
         """The query of the target's first rows; None where they must be computed there."""
@@ -220,7 +233,8 @@ class PostgresLanding(SqlLanding):
             rows = self._stage if there else backend.locate(load.name)
             values = [quoted(c.name, "postgres") for c in load.incoming]
         elif load.run.path == "copy":
-            rows, values = self._stage, [quoted(c.name, "postgres") for c in load.incoming]
+            rows, computed = self._stage, self._computed()
+            values = [computed.get(n) or quoted(n, "postgres") for n in load.incoming_names]
         else:
             rows = self._stage
             values = [_unstaged(backend, c.name, c.type) for c in load.incoming]

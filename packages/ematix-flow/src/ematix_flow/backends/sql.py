@@ -1,7 +1,6 @@
-"""What every SQL database shares: rendering a change, the commit, and its bookkeeping.
+"""What every SQL database shares: rendering a change, and the bookkeeping of its commits.
 
-A product adds its driver, its types, and how rows are staged and read. The commit is one
-transaction: fence, DDL, assertions, steps and the run's row, all or nothing.
+A product adds its driver, its types, and how rows are staged and read.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from ematix_flow.backends.base import (
 )
 from ematix_flow.backends.bookkeeping import Bookkeeping
 from ematix_flow.backends.sql_alterations import plain_alteration, unfit_by_round_trip
+from ematix_flow.backends.sql_session import Session, SqlConnection
 from ematix_flow.change import (
     COMPARABLE,
     CURRENT,
@@ -45,7 +45,7 @@ from ematix_flow.change import (
     Rewrite,
     Step,
 )
-from ematix_flow.errors import EmatixError, Transient, Unsupported
+from ematix_flow.errors import EmatixError, Unsupported
 from ematix_flow.model import LOADED_AT_COLUMN, RUN_ID_COLUMN, Column, Table, TableName
 from ematix_flow.sql.assignment import may_round, require_same
 from ematix_flow.sql.identifiers import bare, column_list, quoted, split_name
@@ -58,52 +58,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RELATIONS = (INCOMING, CURRENT, SIDE)
-
-
-class Session:
-    """One driver connection, with what the write path needs of it."""
-
-    def __init__(self, backend: SqlBackend, raw: Any) -> None:
-        self.backend = backend
-        self.raw = raw
-
-    def run(self, sql: str, parameters: Sequence[Any] = ()) -> int:
-        """Run a statement; how many rows it touched, or -1."""
-        with self.backend.translated():
-            return self.backend.run(self.raw, sql, parameters)
-
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
-        with self.backend.translated():
-            return self.backend.rows(self.raw, sql, parameters)
-
-    def one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """The first value of the first row, or None."""
-        found = self.rows(sql, parameters)
-        return found[0][0] if found else None
-
-    @contextlib.contextmanager
-    def transaction(self, *, keep: bool = True) -> Iterator[None]:
-        """One transaction; rolled back on any error, and where it is not to be kept."""
-        with self.backend.translated():
-            self.backend.begin(self.raw)
-        try:
-            yield
-        except BaseException:
-            with contextlib.suppress(EmatixError), self.backend.translated():
-                self.backend.finish(self.raw, keep=False)
-            raise
-        try:
-            with self.backend.translated():
-                self.backend.finish(self.raw, keep=keep)
-        except Transient as error:
-            error.unanswered = keep
-            raise
-
-    def close(self) -> None:
-        """Close the driver's connection."""
-        with contextlib.suppress(EmatixError), self.backend.translated():
-            self.raw.close()
 
 
 class SqlBackend(Backend):
@@ -176,6 +130,10 @@ class SqlBackend(Backend):
         if not self.creates_by_connecting():
             live.session()
         return live
+
+    def lend(self) -> LiveConnection:
+        """Most functions only return SQL and never use what they are given."""
+        return SqlConnection(self)
 
     def creates_by_connecting(self) -> bool:
         """Whether a first connection would bring the database into being."""
@@ -536,6 +494,11 @@ class SqlBackend(Backend):
         with self.session(read_only=True) as session:
             return Bookkeeping(session).applied(batches, str(name))
 
+    def pipelines(self, name: TableName, prefix: str | None = None) -> set[str]:
+        """The pipelines that the target's run history lists."""
+        with self.session(read_only=True) as session:
+            return Bookkeeping(session).pipelines(str(name))
+
     def greatest(self, session: Session, load: Load, move: WatermarkMove) -> str | None:
         """The greatest incoming value of the watermark column, as canonical text."""
         column = exp.column(exp.to_identifier(move.column, quoted=True))
@@ -552,46 +515,3 @@ def _raw(text: str) -> exp.Expression:
 def _among(operations: Sequence[str], of: str = "") -> str:
     listed = ", ".join(f"'{name}'" for name in operations)
     return f"{of}{OPERATION} IN ({listed})"
-
-
-class SqlConnection(LiveConnection):
-    """A live connection to a SQL database.
-
-    It connects when first used, so that a misspelt path creates no empty file.
-    """
-
-    def __init__(self, backend: SqlBackend) -> None:
-        self._backend = backend
-        self._session: Session | None = None
-
-    def session(self) -> Session:
-        """The driver's connection, opened if it is not."""
-        if self._session is None:
-            with self._backend.translated():
-                self._session = Session(self._backend, self._backend.connect())
-        return self._session
-
-    def query(self, sql: str, max_rows: int | None = None) -> list[dict[str, Any]]:
-        """The rows of a query, as dictionaries."""
-        session = self.session()
-        with self._backend.translated():
-            names, rows = self._backend.fetch(session.raw, sql, max_rows)
-        return [dict(zip(names, row, strict=True)) for row in rows]
-
-    def execute(self, sql: str) -> int:
-        """Run a statement and commit it."""
-        return self.session().run(sql)
-
-    def ping(self) -> None:
-        """Ask the database for a 1."""
-        self.session().one("SELECT 1")
-
-    def info(self) -> dict[str, Any]:
-        """Where it leads, without secrets."""
-        return self._backend.info()
-
-    def close(self) -> None:
-        """Give the connection back."""
-        if self._session is not None:
-            self._session.close()
-            self._session = None

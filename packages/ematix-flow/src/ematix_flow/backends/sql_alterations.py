@@ -11,7 +11,8 @@ from ematix_flow.sql.identifiers import quoted
 
 if TYPE_CHECKING:
     from ematix_flow.backends.base import Alteration, Load
-    from ematix_flow.backends.sql import Session, SqlBackend
+    from ematix_flow.backends.sql import SqlBackend
+    from ematix_flow.backends.sql_session import Session
     from ematix_flow.types import ColumnType
 
 

@@ -142,17 +142,17 @@ class SqlLanding(Landing):
     def prepare_tables(self) -> None:
         """Create the table and what is kept beside it, where they are missing; alter the rest."""
         load = self.load
-        if load.alterations:
-            check_alterations(self.backend, self.session, load)
-            statements = self.backend.alter_in(self.session, load)
-        elif self._keys_last:
-            statements = self.backend.create_table(load.table.without_keys(), load.columns)
-        else:
-            statements = self.backend.ddl(load)
-        if load.side is not None:
-            columns = load.columns_of(SIDE)
-            statements += self.backend.create_table(load.side, columns, unless_there=True)
         with about_stored_rows(self.backend, load):
+            if load.alterations:
+                check_alterations(self.backend, self.session, load)
+                statements = self.backend.alter_in(self.session, load)
+            elif self._keys_last:
+                statements = self.backend.create_table(load.table.without_keys(), load.columns)
+            else:
+                statements = self.backend.ddl(load)
+            if load.side is not None:
+                columns = load.columns_of(SIDE)
+                statements += self.backend.create_table(load.side, columns, unless_there=True)
             for statement in statements:
                 self.session.run(statement)
 

@@ -28,7 +28,7 @@ from ematix_flow.backends.base import (
 )
 from ematix_flow.backends.embedded import EmbeddedBackend, EmbeddedLanding, stage_root
 from ematix_flow.backends.spool import spool_folder
-from ematix_flow.backends.sql import Session
+from ematix_flow.backends.sql_session import Session
 from ematix_flow.backends.sqlite_alterations import (
     alterations_in,
     conversion,

@@ -27,7 +27,8 @@ from ematix_flow.sql.identifiers import column_list, quoted
 
 if TYPE_CHECKING:
     from ematix_flow.backends.base import Load
-    from ematix_flow.backends.sql import Session, SqlBackend
+    from ematix_flow.backends.sql import SqlBackend
+    from ematix_flow.backends.sql_session import Session
 
 _EXACT: dict[str, t.ColumnType] = {
     "SMALLINT": t.SmallInt(),

@@ -43,6 +43,14 @@ _COUNTS = ("inserted", "updated", "closed", "deleted", "unchanged")
 @click.option("--column", metavar="COLUMN", help="The column of the range; its watermark column.")
 @click.option("--timezone", "zone", metavar="ZONE", help="Where days begin; UTC if left out.")
 @click.option("--resume", metavar="ID", help="Go on with this backfill.")
+@click.option(
+    "--replace-rows-of",
+    "replacing",
+    multiple=True,
+    metavar="PIPELINE",
+    help="Another pipeline, such as an earlier name of this one, whose rows in the range may go, "
+    "too. Repeatable.",
+)
 @click.option("--again", is_flag=True, help="Load slices again that were loaded before.")
 @click.option("--dry-run", is_flag=True, help="Count what would change, and write nothing.")
 @click.option("--status", is_flag=True, help="Show which slices are loaded, and do nothing.")
@@ -58,6 +66,7 @@ def backfill(
     column: str | None,
     zone: str | None,
     resume: str | None,
+    replacing: tuple[str, ...],
     again: bool,
     dry_run: bool,
     status: bool,
@@ -86,19 +95,28 @@ def backfill(
     if status:
         _show_status(planned, output)
         return 0
-    return _load(planned, log, output, dry_run=dry_run)
+    return _load(planned, log, output, replacing=replacing, dry_run=dry_run)
 
 
-def _load(planned: Backfill, log: RunLog, output: str, *, dry_run: bool) -> int:
+def _load(
+    planned: Backfill, log: RunLog, output: str, *, replacing: tuple[str, ...], dry_run: bool
+) -> int:
     from ematix_flow.run.backfill import run_slices
 
+    slices = run_slices(
+        planned,
+        replacing=replacing,
+        run_log=log,
+        dry_run=dry_run,
+        progress=sys.stderr.isatty(),
+    )
     if output == "text":
         _announce(planned)
     done: list[SliceResult] = []
     total = len(planned.windows)
     failure: EmatixError | None = None
     try:
-        for one in run_slices(planned, run_log=log, dry_run=dry_run, progress=sys.stderr.isatty()):
+        for one in slices:
             done.append(one)
             if output == "text":
                 say(f"[{len(done)}/{total}] {_span(planned, one.window)}: {_line(one)}")
@@ -107,7 +125,8 @@ def _load(planned: Backfill, log: RunLog, output: str, *, dry_run: bool) -> int:
         complain(str(error))
         complain(
             f"{len(done)} of {counted(total, 'slice')} are loaded; go on with: "
-            f"flow backfill {planned.spec.name} --resume {planned.id}",
+            f"flow backfill {planned.spec.name} --resume {planned.id}"
+            + "".join(f" --replace-rows-of {name}" for name in replacing),
             as_="flow",
         )
     if output == "json":

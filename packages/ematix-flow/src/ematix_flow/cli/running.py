@@ -72,7 +72,7 @@ class _How:
 
     parameters: dict[str, str]
     log: RunLog
-    all_targets: bool
+    all_targets: bool | None
     show: bool
 
 
@@ -94,9 +94,10 @@ class _How:
     help="A run parameter. Repeatable.",
 )
 @click.option(
-    "--all-targets",
-    is_flag=True,
-    help="Load every target, also those that the last, failed run has loaded.",
+    "--all-targets/--only-missing",
+    default=None,
+    help="Load every target, also those that the last, failed run has loaded; or only the others. "
+    "Otherwise those are left alone whose rows are still the same.",
 )
 @module_option
 @run_log_options
@@ -105,7 +106,7 @@ def run(
     *,
     names: tuple[str, ...],
     params: tuple[str, ...],
-    all_targets: bool,
+    all_targets: bool | None,
     modules: tuple[str, ...],
     run_log: Callable[[], RunLog],
     output: str,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
 from ematix_flow.connections import nearest
 from ematix_flow.errors import UnknownName
 from ematix_flow.modes.sql import names, parsed
+from ematix_flow.plugins import plugins
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -59,7 +59,7 @@ class Mode(Protocol):
 
 def load_mode(name: str) -> Mode:
     """The mode of that name, from the entry points of all installed packages."""
-    found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    found = plugins(ENTRY_POINTS)
     if name not in found:
         raise UnknownName(f"mode={name!r} is not known", fix=nearest(name, found))
     mode: Mode = found[name].load()()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timezone, tzinfo
 from typing import Any
@@ -25,7 +25,7 @@ from ematix_flow.run.batch import run_pipeline
 from ematix_flow.run.fingerprints import declaration_fingerprint, digest
 from ematix_flow.run.log import RunLog
 from ematix_flow.run.purpose import Purpose
-from ematix_flow.run.result import RunResult
+from ematix_flow.run.result import RunResult, joined
 from ematix_flow.run.slices import read_bound, read_step, sliced
 from ematix_flow.watermark import KINDS
 
@@ -88,6 +88,28 @@ class Backfill:
         batches = [self.batch(window) for window in self.windows]
         return any(not _exists(t) and _applied(t, batches) for t in self.spec.targets)
 
+    def refuse_others(self, replacing: Collection[str]) -> None:
+        """Refuse tables that other pipelines load too: a row in a range may be one of theirs."""
+        others: dict[str, str] = {}
+        for target in self.spec.targets:
+            name = target.table.name
+            found = _sink(target).pipelines(name, target.prefix) if _exists(target) else set()
+            others |= {pipeline: str(name) for pipeline in found - {self.spec.name}}
+        for pipeline in sorted(set(replacing) - set(others)):
+            raise UnknownName(
+                f"no pipeline {pipeline!r} has loaded what {self.spec.name!r} loads",
+                fix=nearest(pipeline, others) if others else "leave --replace-rows-of out",
+            )
+        left = sorted(set(others) - set(replacing))
+        if left:
+            tables = joined(others[n] for n in left)
+            raise Unsupported(
+                f"{', '.join(map(repr, left))} also loaded {tables}, and a backfill of "
+                f"{self.spec.name!r} would delete their rows in the range, too",
+                fix="give each pipeline a table of its own; if it is an earlier name of this one, "
+                f"say so with {' '.join(f'--replace-rows-of {n}' for n in left)}",
+            )
+
 
 @dataclass(frozen=True)
 class SliceResult:
@@ -130,12 +152,28 @@ def plan_backfill(
 def run_slices(
     backfill: Backfill,
     *,
+    replacing: Collection[str] = (),
     run_log: RunLog | None = None,
     dry_run: bool = False,
     progress: bool = False,
     announce: Callable[[str], None] = lambda point: None,
 ) -> Iterator[SliceResult]:
-    """Load the slices that are missing, in order; each is one run and one commit."""
+    """Load the slices that are missing, in order; each is one run and one commit.
+
+    Tables that other pipelines have loaded are refused, unless ``replacing`` names these.
+    """
+    backfill.refuse_others(replacing)
+    return _slices(backfill, run_log, dry_run=dry_run, progress=progress, announce=announce)
+
+
+def _slices(
+    backfill: Backfill,
+    run_log: RunLog | None,
+    *,
+    dry_run: bool,
+    progress: bool,
+    announce: Callable[[str], None],
+) -> Iterator[SliceResult]:
     applied = backfill.applied()
     told = {"backfill": backfill.id, **backfill.request.to_parameters()}
     for window in backfill.windows:

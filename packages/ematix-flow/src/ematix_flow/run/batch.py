@@ -36,6 +36,7 @@ from ematix_flow.run.journal import (
     Journal,
     already_loaded,
     opened_records,
+    repeatable,
     settle_lost_runs,
 )
 from ematix_flow.run.log import RunLog, open_run_log
@@ -74,12 +75,13 @@ def run_pipeline(
     announce: Announce = lambda point: None,
     on_plan: OnPlan = lambda plan: None,
     purpose: Purpose = ORDINARY,
-    all_targets: bool = False,
+    all_targets: bool | None = None,
 ) -> RunResult:
     """Run a pipeline now. Raises an ``EmatixError`` if it fails.
 
     A target whose load fails is as it was. Of several targets, those that the last run loaded
-    before it failed are left alone, unless ``all_targets`` is set.
+    before it failed are left alone if their rows are still the same; with ``all_targets`` they are
+    loaded whatever their rows, without it they are left alone whatever their rows.
     """
     watch = _Watch(progress, announce, on_plan, purpose)
     run = RunInfo(id=new_run_id(), parameters=dict(parameters or {}))
@@ -91,11 +93,13 @@ def run_pipeline(
             stack.callback(run_log.close)
         settle_lost_runs(run_log, spec)
         records = opened_records(spec, run, trigger)
-        loaded = {}
-        if len(spec.targets) > 1 and purpose == ORDINARY and not all_targets:
-            loaded = already_loaded(run_log, spec, records)
-        journal = Journal(spec, run_log, records, loaded)
+        several = len(spec.targets) > 1 and purpose == ORDINARY
+        loaded = already_loaded(run_log, spec, records) if several and not all_targets else {}
+        journal = Journal(spec, run_log, records, loaded, digested=several)
         journal.open()
+        if all_targets is False:
+            for label in loaded:
+                journal.skip(label)
         stack.enter_context(capture_run_log(run.id))
         stack.enter_context(_heartbeats(run_log, run.id))
         logger.info("run of %s into %s started", spec.name, ", ".join(spec.target_labels))
@@ -142,7 +146,7 @@ def _execute(
     spec: PipelineSpec, run: RunInfo, watch: _Watch, journal: Journal, *, dry_run: bool
 ) -> RunResult:
     started = utc_now()
-    if _needs_spark(spec) and not spec.not_yet:
+    if not spec.not_yet and _needs_spark(spec):
         prepare_engine(configured())
     tolerant = len(spec.targets) > 1 and spec.continue_on_target_failure
     failures: dict[str, EmatixError] | None = {} if tolerant else None
@@ -194,12 +198,17 @@ def _land_all(
     """Load one target after the other; each commits on its own."""
     for plan in plans:
         watch.on_plan(plan)
-    source = SharedSource([plan for plan in plans if plan.label not in journal.loaded])
-    for plan in plans:
+    waiting = [plan for plan in plans if plan.label not in journal.results]
+    source = SharedSource(waiting, digested=journal.digested)
+    for plan in waiting:
         if plan.label in journal.loaded:
-            journal.skip(plan.label)
+            journal.compare(plan, _fingerprint(plan, source, needed=not repeatable(plan)))
+    for plan in waiting:
+        if plan.label in journal.results:
             continue
         try:
+            if journal.digested:
+                journal.expect(plan.label, _fingerprint(plan, source))
             counts, size = _land(plan, source, keep=not dry_run, progress=watch.progress)
         except Exception as error:
             if len(spec.targets) == 1 or isinstance(error, Cancelled):
@@ -209,6 +218,22 @@ def _land_all(
                 return
         else:
             journal.succeed(plan, counts, size, dry_run=dry_run)
+
+
+def _fingerprint(plan: Plan, source: SharedSource, *, needed: bool = False) -> str | None:
+    """A digest of the rows of a target that gets all rows of the source each time."""
+    if plan.since is not None:
+        return None
+    try:
+        return source.fingerprint(plan)
+    except Cancelled:
+        raise
+    except Exception as error:
+        if needed:
+            raise
+        # The load meets the same trouble and reports it.
+        logger.debug("the rows of %s have no fingerprint: %s", plan.label, error)
+        return None
 
 
 def _known(spec: PipelineSpec, error: BaseException, journal: Journal) -> EmatixError:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.model import PipelineSpec
 from ematix_flow.modes.sql import name, parsed
+from ematix_flow.sql.spark import quote
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from sqlglot import exp
 
     from ematix_flow.types import ColumnType
@@ -82,6 +84,20 @@ def rows_fingerprint(
         items.append(exp.Sum(this=found))
     query = exp.select(*items).from_("digests")
     return query.with_("lines", as_=whole).with_("digests", as_=rows)
+
+
+def frame_fingerprint(rows: DataFrame) -> list[int]:
+    """The same kind of numbers for the rows of a DataFrame."""
+    from pyspark.sql.types import ArrayType
+
+    names = [quote(field.name) for field in rows.schema.fields]
+    lists = [quote(f.name) for f in rows.schema.fields if isinstance(f.dataType, ArrayType)]
+    # A hash passes NULLs over, so where they stand is told beside the values.
+    held = [f"to_json({column})" if column in lists else column for column in names]
+    values = ", ".join([*held, *(f"isnull({column})" for column in names)])
+    sums = [f"sum(CAST(xxhash64({seed}, {values}) AS DECIMAL(38, 0)))" for seed in (1, 2)]
+    found = rows.selectExpr("count(*)", *sums).collect()[0]
+    return [int(number or 0) for number in found]
 
 
 def _concat(texts: Sequence[str]) -> str:

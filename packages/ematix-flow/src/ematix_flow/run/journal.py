@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow import config
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.engine.session import current_engine
-from ematix_flow.errors import EmatixError, RunError, TargetsFailed, Undecided
+from ematix_flow.errors import DataError, EmatixError, RunError, TargetsFailed, Undecided
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.function import RunInfo
 from ematix_flow.run.log import RunLog
@@ -42,33 +42,76 @@ def opened_records(spec: PipelineSpec, run: RunInfo, trigger: str) -> dict[str, 
     }
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A target that the last run loaded before it failed: the run that did, and of what rows."""
+
+    run_id: str
+    fingerprint: str | None = None
+
+    def to_metrics(self) -> dict[str, str | None]:
+        """As the run log keeps it."""
+        return {"loaded_by": self.run_id, "fingerprint": self.fingerprint}
+
+
 @dataclass
 class Journal:
-    """What becomes of every target of a run, told to the run log as it happens."""
+    """What becomes of every target of a run, told to the run log as it happens.
+
+    ``digested`` says that the rows of each target are fingerprinted, for the next run to compare.
+    """
 
     spec: PipelineSpec
     run_log: RunLog | None = None
-    records: Mapping[str, RunRecord] = field(default_factory=dict)
-    loaded: Mapping[str, str] = field(default_factory=dict)
+    records: dict[str, RunRecord] = field(default_factory=dict)
+    loaded: Mapping[str, Loaded] = field(default_factory=dict)
+    digested: bool = False
     results: dict[str, TargetResult] = field(default_factory=dict)
     errors: dict[str, EmatixError] = field(default_factory=dict)
 
     def open(self) -> None:
-        """Record all targets as running; those that are loaded already as done."""
-        for label, record in self.records.items():
-            if self.run_log is None:
-                continue
-            if label in self.loaded:
-                metrics = {"loaded_by": self.loaded[label]}
-                self.run_log.finish(record.closed("succeeded", metrics=metrics))
-            else:
+        """Record all targets as running, with what is known of those that are loaded already."""
+        for label, known in self.loaded.items():
+            self._amend(label, known.to_metrics())
+        if self.run_log is not None:
+            for record in self.records.values():
                 self.run_log.begin(record)
+
+    def expect(self, label: str, fingerprint: str | None) -> None:
+        """Record which rows a target is about to get, should nobody live to tell."""
+        self._amend(label, {"fingerprint": fingerprint})
+        if self.run_log is not None:
+            self.run_log.begin(dataclasses.replace(self.records[label], heartbeat_at=utc_now()))
+
+    def _amend(self, label: str, metrics: Mapping[str, Any]) -> None:
+        self.records[label] = dataclasses.replace(self.records[label], metrics=metrics)
 
     def skip(self, label: str) -> None:
         """Leave a target alone that an earlier run has loaded."""
-        note = f"already loaded by run {self.loaded[label]}"
+        note = f"already loaded by run {self.loaded[label].run_id}"
         logger.info("%s: %s", label, note)
         self.results[label] = self._result(label, "skipped", note=note)
+        if self.run_log is not None:
+            self.run_log.finish(self.records[label].closed("succeeded"))
+
+    def compare(self, plan: Plan, fingerprint: str | None) -> None:
+        """Skip a target whose rows are still the same; others are loaded, if they may be."""
+        label, known = plan.label, self.loaded[plan.label]
+        if fingerprint is not None and fingerprint == known.fingerprint:
+            self.skip(label)
+        elif not repeatable(plan):
+            happened = (
+                f"whether the source still gives the rows that run {known.run_id} appended to "
+                f"{label} is not known"
+                if fingerprint is None or known.fingerprint is None
+                else f"the source gives other rows than those that run {known.run_id} appended to "
+                f"{label}, and whether they are new or the same ones corrected cannot be told"
+            )
+            raise DataError(
+                f"pipeline {self.spec.name!r}: {happened}; nothing was written",
+                fix="append them, too, with --all-targets, or leave that table as it is with "
+                "--only-missing",
+            )
 
     def succeed(self, plan: Plan, counts: Counts, size: int, *, dry_run: bool) -> None:
         """A target holds its rows."""
@@ -109,7 +152,7 @@ class Journal:
             return
         known = {n for n, r in self.results.items() if r.status != "not tried"}
         for label, record in self.records.items():
-            if label in known or label in self.loaded:
+            if label in known:
                 continue
             status = "lost" if isinstance(error, Undecided) else status_of(error)
             if label in self.results:
@@ -139,6 +182,11 @@ class Journal:
     def _result(self, label: str, status: str, **fields: Any) -> TargetResult:
         target = self.spec.targets[self.spec.target_labels.index(label)]
         return TargetResult(label, target.connection, target.mode, status, **fields)
+
+
+def repeatable(plan: Plan) -> bool:
+    """Whether rows that a target has already may come again without being doubled."""
+    return plan.since is not None or plan.target.mode in ("merge", "scd1", "scd2", "truncate")
 
 
 def _engine_of(plan: Plan) -> str:
@@ -189,8 +237,8 @@ def settle_lost_runs(run_log: RunLog, spec: PipelineSpec) -> None:
 
 def already_loaded(
     run_log: RunLog, spec: PipelineSpec, records: Mapping[str, RunRecord]
-) -> dict[str, str]:
-    """The targets that the last run loaded before it failed, with the run that did.
+) -> dict[str, Loaded]:
+    """The targets that the last run loaded, or found loaded, before it failed.
 
     The log says which they are, and each target is asked. A run with other parameters is
     another load, and does not count.
@@ -205,7 +253,7 @@ def already_loaded(
     found = {}
     for label, target in zip(spec.target_labels, spec.targets, strict=True):
         record, now = loads.get(label), records[label]
-        if record is None or record.status != "succeeded":
+        if record is None or (record.status != "succeeded" and "loaded_by" not in record.metrics):
             continue
         if (record.parameters, record.mode) != (now.parameters, now.mode):
             return {}
@@ -213,5 +261,5 @@ def already_loaded(
         with contextlib.suppress(EmatixError):  # the load meets the same trouble and reports it
             sink = load_backend(config.resolve_connection(target.connection).connection)
             if sink.committed(run_id, target.table.name, target.prefix) is not None:
-                found[label] = run_id
+                found[label] = Loaded(run_id, record.metrics.get("fingerprint"))
     return found

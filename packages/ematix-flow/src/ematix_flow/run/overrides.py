@@ -13,6 +13,9 @@ from ematix_flow.declaring_transforms import check_limits
 from ematix_flow.errors import DeclarationError, UnknownName
 from ematix_flow.model import LoadOptions, PipelineSpec, TargetSpec
 
+# They go with incremental=True; a run that reads everything leaves them aside.
+_OF_INCREMENTAL = ("watermark_column", "lookback", "null_watermark")
+
 
 def with_overrides(spec: PipelineSpec, overrides: Mapping[str, Any]) -> PipelineSpec:
     """The pipeline with some of its load options replaced."""
@@ -41,7 +44,10 @@ def with_overrides(spec: PipelineSpec, overrides: Mapping[str, Any]) -> Pipeline
 
 def _overridden(target: TargetSpec, overrides: Mapping[str, Any]) -> TargetSpec:
     mode = check_mode(overrides.get("mode", target.mode))
-    given = {**target.options.__dict__, **overrides, "mode": mode}
+    held = dict(target.options.__dict__)
+    if overrides.get("incremental") is False:
+        held |= {name: getattr(LoadOptions(), name) for name in _OF_INCREMENTAL}
+    given = {**held, **overrides, "mode": mode}
     return dataclasses.replace(target, mode=mode, options=load_options(given))
 
 

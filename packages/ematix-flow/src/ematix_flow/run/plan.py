@@ -245,7 +245,7 @@ def _landing(shape: Shape, found: FoundTable | None) -> tuple[tuple[str, Any], .
 
 
 def _opened(stack: contextlib.ExitStack, backend: Backend, *, asking: bool) -> LiveConnection:
-    live = stack.enter_context(backend.open())
+    live = stack.enter_context(backend.lend())
     return OnlyAsking(live) if asking else live
 
 

@@ -69,6 +69,9 @@ class Reading:
             rows = _in_forms(self.frame)
         else:
             rows = self.source.read(engine, required(self.query))
+            if self.mapped:
+                # DuckDB leaves out an alias that differs from its column in letters only.
+                rows = rows.toDF(*(c.name for c in self.described))
         return rows if self.transform is None else _in_forms(transformed(rows, self.transform))
 
     def over(self, query: SourceQuery) -> Reading:
@@ -232,10 +235,11 @@ def _columns_of_table(
     alike = {name.lower() for name in held}
     _refuse_missing(spec, names, {old for old in names.values() if old.lower() not in alike}, held)
     try:
-        return source.describe(selected)  # the same name in other letters
+        found = source.describe(selected)  # the same name in other letters
     except EmatixError:
         _refuse_missing(spec, names, {old for old in names.values() if old not in held}, held)
         raise
+    return tuple(dataclasses.replace(c, name=n) for c, n in zip(found, names, strict=True))
 
 
 def _refuse_missing(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ematix_flow import types as t
 from ematix_flow.backends.base import Backend, SourceColumn, WatermarkMove
 from ematix_flow.change import Assertion
-from ematix_flow.model import TargetSpec
+from ematix_flow.errors import DataError
+from ematix_flow.model import TargetSpec, merge_key
 from ematix_flow.modes.arriving import no_null
 from ematix_flow.modes.base import Reach
 from ematix_flow.run.incoming import PlannedColumn
@@ -87,9 +88,27 @@ def since(pipeline: str, target: TargetSpec, sink: Backend, *, exists: bool) -> 
     kind = next(c.type for c in target.table.columns if c.name == options.watermark_column)
     held = sink.watermarks(pipeline, target.table.name, target.prefix) if exists else {}
     value = held.get(options.watermark_column)
+    if exists and value is None and target.mode == "append":
+        _refuse_strangers(pipeline, target, sink)
     start = value
     if value is not None and options.lookback is not None:
         start = lowered(value, options.lookback, kind)
     return Since(
         options.watermark_column, kind, value, start, loads_null=options.null_watermark == "load"
     )
+
+
+def _refuse_strangers(pipeline: str, target: TargetSpec, sink: Backend) -> None:
+    """Without a key, rows at a watermark are told apart by counting, and all count alike."""
+    name = target.table.name
+    if merge_key(target.table, target.options.keys):
+        return
+    others = sorted(sink.pipelines(name, target.prefix) - {pipeline})
+    if others:
+        raise DataError(
+            f"pipeline {pipeline!r} would begin to append to {name}, which has no key and which "
+            f"{', '.join(map(repr, others))} loads too: rows of one could pass for rows of the "
+            "other, and under a new name everything would be loaded again",
+            fix="declare a key, load into a table of its own, or say where it begins with "
+            f"`flow watermark set {pipeline} --value V`",
+        )
