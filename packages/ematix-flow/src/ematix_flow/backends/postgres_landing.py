@@ -183,7 +183,8 @@ class PostgresLanding(SqlLanding):
             listed = ", ".join(f"{quoted(name, 'postgres')} {kind}" for name, kind in columns)
             logged = "" if self._becomes_target else "UNLOGGED "
             self.session.run(f"CREATE {logged}TABLE {self._stage} ({listed})")
-            self.session.run(f"CREATE UNLOGGED TABLE {self._parts} (part bigint PRIMARY KEY)")
+            if self.load.run.path == "spark":
+                self.session.run(f"CREATE UNLOGGED TABLE {self._parts} (part bigint PRIMARY KEY)")
         self._staged = True
 
     def prepare_tables(self) -> None:

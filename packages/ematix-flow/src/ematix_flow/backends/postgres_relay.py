@@ -26,7 +26,8 @@ _KNOWN = (*_PLAIN, *_TLS, "dbname", "connect_timeout", "application_name")
 # As many pieces as may wait for the slower side; each is a quarter of a megabyte at most.
 _WAITING = 16
 _PATIENCE = 10.0
-_EAGER = {"parallel_setup_cost": "0", "parallel_tuple_cost": "0"}
+_READ_ONLY = "SET default_transaction_read_only = on"
+_EAGER = "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0"
 
 
 def require_known(conninfo: Mapping[str, Any]) -> None:
@@ -49,7 +50,7 @@ class Relay:
         parallel: bool = False,
     ) -> None:
         self._source, self._target = source, target
-        self._settings = _EAGER if parallel else {}
+        self._before = f"{_READ_ONLY}; {_EAGER}" if parallel else _READ_ONLY
         self._source_error, self._target_error = source_error, target_error
         self._size = 0
 
@@ -74,10 +75,9 @@ class Relay:
 
     async def _read(self, query: str, pieces: asyncio.Queue[bytes | None]) -> None:
         try:
-            raw = await _connected(
-                self._source, default_transaction_read_only="on", **self._settings
-            )
+            raw = await _connected(self._source)
             try:
+                await raw.execute(self._before)
                 await raw.copy_from_query(query, output=pieces.put, format="binary")
             finally:
                 raw.terminate()
@@ -104,7 +104,7 @@ class Relay:
         return int(told.rpartition(" ")[2])
 
 
-async def _connected(conninfo: Mapping[str, Any], **settings: str) -> Any:
+async def _connected(conninfo: Mapping[str, Any]) -> Any:
     import asyncpg
 
     options = {_PLAIN[k]: v for k, v in conninfo.items() if k in _PLAIN}
@@ -113,7 +113,8 @@ async def _connected(conninfo: Mapping[str, Any], **settings: str) -> Any:
         f"postgresql:///?{urlencode(tls)}" if tls else None,
         database=conninfo.get("dbname"),
         timeout=float(conninfo.get("connect_timeout", 10)),
-        server_settings={"application_name": "ematix-flow", "timezone": "UTC", **settings},
+        # No other settings: a connection pool in between would refuse them at this point.
+        server_settings={"application_name": "ematix-flow", "timezone": "UTC"},
         **options,
     )
 
