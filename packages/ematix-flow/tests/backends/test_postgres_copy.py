@@ -40,10 +40,12 @@ from ematix_flow import (
     pk,
     register_connection,
 )
-from ematix_flow.backends.loading import load_backend
+from ematix_flow.backends.postgres import Postgres
 from ematix_flow.backends.postgres_relay import Relay
-from ematix_flow.errors import BadValue, DuplicateKeys, EmatixError, Permanent, Transient
+from ematix_flow.errors import BadValue, DuplicateKeys, EmatixError, Transient
+from ematix_flow.run.backfill import Request, plan_backfill, run_slices
 from ematix_flow.run.batch import run_pipeline
+from ematix_flow.run.change_sets import apply_plan, plan_changes, read_plan_file
 from harness.postgres import PostgresHarness
 
 pytestmark = pytest.mark.services("postgres")
@@ -314,6 +316,7 @@ CHILD = """
 import os, signal, sys
 from typing import Annotated
 from ematix_flow import BigInt, Double, PostgresConnection, String, ematix, pk, register_connection
+from ematix_flow.run.backfill import Request, plan_backfill, run_slices
 from ematix_flow.run.batch import run_pipeline
 register_connection(PostgresConnection(name="origin", url=sys.argv[1]))
 register_connection(PostgresConnection(name="target", url=sys.argv[2]))
@@ -366,13 +369,114 @@ def test_a_copy_works_inside_a_running_loop(server: PostgresHarness) -> None:
 
 
 def test_a_server_that_does_not_answer_is_named(server: PostgresHarness) -> None:
-    held = load_backend(server.connection("target"))
+    origin, target = (Postgres(server.connection(name)) for name in ("origin", "target"))
     relay = Relay(
-        {"host": "localhost", "port": 1, "user": "a", "dbname": "b"},
-        held.conninfo(),  # type: ignore[attr-defined]
-        source_error=held.translate,  # type: ignore[attr-defined]
-        target_error=held.translate,  # type: ignore[attr-defined]
+        {**origin.conninfo(), "port": 1},
+        target.conninfo(),
+        source_error=origin.translate,
+        target_error=target.translate,
     )
-    with pytest.raises(EmatixError) as refused:
+    with pytest.raises(Transient, match=r"connection 'origin'.*check that the server is up"):
         relay.copy("SELECT 1", "public", "nowhere")
-    assert isinstance(refused.value, Transient | Permanent)
+
+
+def test_settings_that_both_drivers_know_are_kept(server: PostgresHarness) -> None:
+    asked(server, "origin", "CREATE TABLE n AS SELECT 1::bigint id, 'a' note, 0.5::float8 ratio")
+    url = server.connection("origin").resolved().fields()["url"]
+    register_connection(
+        PostgresConnection(name="plain", url=f"{url}?sslmode=disable&connect_timeout=5")
+    )
+    loaded = pipeline(Numbers, "SELECT * FROM n", source_connection="plain").sync()
+    assert (loaded.path, loaded.counts.inserted) == ("copy", 1)
+
+
+EVENTS = """
+CREATE TABLE events (k bigint, at timestamptz, name text, op text);
+INSERT INTO events VALUES (1, '2026-01-01Z', 'a', 'I'), (1, '2026-01-03Z', 'c', 'U'),
+    (2, '2026-01-01Z', 'x', 'I'), (2, '2026-01-02Z', 'x', 'D'), (3, '2026-01-01Z', 'same', 'I');
+"""
+LATE = """
+INSERT INTO events VALUES (1, '2026-01-02Z', 'b', 'U'), (2, '2026-01-04Z', 'y', 'I'),
+    (3, '2026-01-05Z', 'same', 'U')
+"""
+
+
+def events(name: str) -> type[ManagedTable]:
+    class Events:
+        k: Annotated[BigInt, pk()]
+        at: TimestampTZ
+        name: Text | None
+
+    return ematix.table(schema="mart", name=name)(Events)
+
+
+def test_a_history_of_copied_events_is_the_same(server: PostgresHarness, engine: object) -> None:
+    asked(server, "origin", EVENTS)
+    loads = {
+        path: pipeline(
+            events(f"events_{path}"),
+            "SELECT * FROM events",
+            name=path,
+            mode="scd2",
+            event_timestamp_column="at",
+            delete_when="op = 'D'",
+            force_path=forced,
+        )
+        for path, forced in (("copy", None), ("spark", "spark"))
+    }
+    columns = "k, at, name, valid_from, valid_to, is_current, row_hash"
+    for late in ("", LATE):
+        if late:
+            asked(server, "origin", late)
+        found = {}
+        for path, load in loads.items():
+            assert load.sync().path == path
+            found[path] = sorted(landed(server, f"events_{path}", columns))
+        assert found["copy"] == found["spark"]
+    assert len(found["copy"]) == 6
+    assert server.litter(server.connection("target")) == []
+
+
+def test_a_plan_of_copied_rows_is_applied(server: PostgresHarness, tmp_path: Path) -> None:
+    asked(server, "origin", "CREATE TABLE n AS SELECT 1::bigint id, 'a' note, 0.5::float8 ratio")
+    load = pipeline(Numbers, "SELECT * FROM n", mode="merge")
+    load.sync()
+    asked(server, "origin", "UPDATE n SET note = 'b'; INSERT INTO n VALUES (2, 'c', NULL)")
+    made = plan_changes(load.spec, kept=True)
+    (changes,) = made.targets
+    assert (changes.path, changes.counts.inserted, changes.counts.updated) == ("copy", 1, 1)
+    assert asked(server, "target", "SELECT note FROM mart.numbers") == [("a",)]
+    made.save(tmp_path / "plan.json")
+    saved = read_plan_file(tmp_path / "plan.json")
+    asked(server, "origin", "UPDATE n SET note = 'd' WHERE id = 2")
+    with pytest.raises(EmatixError, match="source"):
+        apply_plan(saved, load.spec)
+    assert asked(server, "target", "SELECT note FROM mart.numbers") == [("a",)]
+    asked(server, "origin", "UPDATE n SET note = 'c' WHERE id = 2")
+    assert apply_plan(saved, load.spec).path == "copy"
+    assert asked(server, "target", "SELECT note FROM mart.numbers ORDER BY id") == [("b",), ("c",)]
+
+
+@ematix.table(schema="mart")
+class Visits:
+    id: Annotated[BigInt, pk()]
+    at: TimestampTZ
+
+
+def test_a_range_is_copied_again(server: PostgresHarness) -> None:
+    asked(
+        server,
+        "origin",
+        "CREATE TABLE visits AS SELECT g::bigint id, timestamptz '2026-01-01Z' + g * interval "
+        "'12 hours' AS at FROM generate_series(0, 9) g",
+    )
+    load = pipeline(
+        Visits, "SELECT * FROM visits", mode="merge", incremental=True, watermark_column="at"
+    )
+    assert load.sync().path == "copy"
+    asked(server, "origin", "DELETE FROM visits WHERE id IN (1, 3, 8)")
+    planned = plan_backfill(load.spec, Request("2026-01-02", "2026-01-03"), again=True)
+    assert [one.result.path for one in run_slices(planned)] == ["copy"]
+    # Of the rows that are gone, only the one in the range is missed.
+    kept = asked(server, "target", "SELECT id FROM mart.visits ORDER BY id")
+    assert [number for (number,) in kept] == [0, 1, 2, 4, 5, 6, 7, 8, 9]

@@ -272,9 +272,7 @@ class MySQL(SqlBackend):
             )
             for name, kind in columns
         ]
-        if table.primary_key:
-            lines.append(f"PRIMARY KEY ({column_list(table.primary_key, self.dialect)})")
-        lines += [f"UNIQUE ({column_list(group, self.dialect)})" for group in table.unique_groups]
+        lines += self.key_clauses(table)
         body = ",\n  ".join(lines)
         guard = "IF NOT EXISTS " if unless_there else ""
         create = (

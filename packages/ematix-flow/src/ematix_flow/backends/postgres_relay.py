@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Translate = Callable[[Exception], "EmatixError | None"]
 _Result = TypeVar("_Result")
 
-_PLAIN = {"host": "host", "port": "port", "user": "user", "password": "password"}
+_PLAIN = ("host", "port", "user", "password")
 _TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 _KNOWN = (*_PLAIN, *_TLS, "dbname", "connect_timeout", "application_name")
 # As many pieces as may wait for the slower side; each is a quarter of a megabyte at most.
@@ -107,7 +107,7 @@ class Relay:
 async def _connected(conninfo: Mapping[str, Any]) -> Any:
     import asyncpg
 
-    options = {_PLAIN[k]: v for k, v in conninfo.items() if k in _PLAIN}
+    options = {k: conninfo[k] for k in _PLAIN if k in conninfo}
     tls = {k: str(conninfo[k]) for k in _TLS if k in conninfo}
     return await asyncpg.connect(
         f"postgresql:///?{urlencode(tls)}" if tls else None,
