@@ -103,8 +103,8 @@ def connected(
             mode = sql_mode(cursor.fetchone()[0])
             cursor.execute(
                 "SET SESSION time_zone = '+00:00', sql_mode = %s, lock_wait_timeout = %s, "
-                "wait_timeout = %s",
-                (mode, _LOCK_SECONDS, _IDLE_SECONDS),
+                "innodb_lock_wait_timeout = %s, wait_timeout = %s",
+                (mode, _LOCK_SECONDS, _LOCK_SECONDS, _IDLE_SECONDS),
             )
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             if read_only:
