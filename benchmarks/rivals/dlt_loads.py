@@ -11,9 +11,10 @@ from dlt.sources.helpers.transform import add_row_hash_to_table
 from dlt.sources.sql_database import sql_table
 
 
-def load(mode: str, backend: str) -> None:
+def load(name: str, backend: str) -> None:
+    mode = "append" if name == "plain" else name
     pipeline = dlt.pipeline(
-        f"bench_{mode}",
+        f"bench_{name}",
         destination=dlt.destinations.postgres(os.environ["BENCH_TARGET"]),
         dataset_name="bench_dlt",
         pipelines_dir=os.environ["BENCH_HOME"],
@@ -24,9 +25,10 @@ def load(mode: str, backend: str) -> None:
         table="orders",
         backend=backend,
         chunk_size=100_000,
-        incremental=dlt.sources.incremental("updated_at") if mode == "append" else None,
+        incremental=dlt.sources.incremental("updated_at") if name == "append" else None,
     )
-    source.apply_hints(table_name=f"orders_{mode}", primary_key="id")
+    key = None if name == "plain" else "id"
+    source.apply_hints(table_name=f"orders_{name}", primary_key=key)
     disposition: object = mode
     if mode == "scd2":
         # Arrow batches carry no row identifiers of dlt's own: its documentation hashes them so.

@@ -13,16 +13,18 @@ from ematix_flow.types import BigInt, Double, Integer, Numeric, Text, TimestampT
 
 register_connection(PostgresConnection(name="bench_source", url=os.environ["BENCH_SOURCE"]))
 register_connection(PostgresConnection(name="bench_target", url=os.environ["BENCH_TARGET"]))
+PEER = bool(os.environ.get("BENCH_PEER"))
 
-_QUERY = "SELECT id, customer, status, amount, ratio, note, updated_at FROM bench.orders"
+_QUERY = "SELECT id, customer, status, amount, ratio, note, updated_at FROM bench."
 
 
-def table(name: str, *, versions: bool) -> type:
-    changed = Annotated[TimestampTZ, pk()] if versions else TimestampTZ
+def table(name: str, *keys: str) -> type:
+    identity = Annotated[BigInt, pk()] if "id" in keys else BigInt
+    changed = Annotated[TimestampTZ, pk()] if "updated_at" in keys else TimestampTZ
 
     @ematix.table(schema="bench", name=name)
     class Loaded:
-        id: Annotated[BigInt, pk()]
+        id: identity
         customer: Integer
         status: Text
         amount: Numeric[12, 2]
@@ -33,39 +35,73 @@ def table(name: str, *, versions: bool) -> type:
     return Loaded
 
 
-def declared(mode: str, **options: object) -> object:
+def declared(
+    name: str,
+    mode: str,
+    *keys: str,
+    source: str = "bench_source",
+    target: str = "bench_target",
+    origin: str = "orders",
+    **options: object,
+) -> object:
     @ematix.pipeline(
-        # What is only added to holds the versions of a row beside each other.
-        target=table(f"ours_{mode}", versions=mode == "append"),
-        source_connection="bench_source",
-        target_connection="bench_target",
+        target=table(f"ours_{name}", *keys),
+        source_connection=source,
+        target_connection=target,
         mode=mode,
-        name=f"load_{mode}",
+        name=f"load_{name}",
         **options,
     )
     def load(src: object, tgt: object) -> str:
-        return _QUERY
+        return _QUERY + origin
 
     return load
 
 
-def main() -> None:
+def pipelines() -> dict[str, object]:
     incremental = (
         {"incremental_column": "updated_at"}
-        if os.environ.get("BENCH_PEER")
+        if PEER
         else {"incremental": True, "watermark_column": "updated_at"}
     )
-    pipelines = {
-        "append": declared("append", **incremental),
-        "merge": declared("merge"),
-        "scd2": declared("scd2"),
+    found = {
+        # What is only added to holds the versions of a row beside each other.
+        "append": declared("append", "append", "id", "updated_at", **incremental),
+        "merge": declared("merge", "merge", "id"),
+        "scd2": declared("scd2", "scd2", "id"),
+        "plain": declared("plain", "append"),
     }
-    if not os.environ.get("BENCH_PEER"):
-        pipelines["spark"] = declared("append", force_path="spark")
+    if not PEER:
+        found |= ours_alone()
+    return found
+
+
+def ours_alone() -> dict[str, object]:
+    """Routes that only we are asked for."""
+    from ematix_flow import DuckDBConnection, MySQLConnection, ObjectStoreLocalConnection
+
+    files = os.environ["BENCH_FILES"]
+    register_connection(ObjectStoreLocalConnection(name="bench_files", path=f"{files}/ours"))
+    register_connection(DuckDBConnection(name="bench_duckdb", path=f"{files}/ours.duckdb"))
+    if mysql := os.environ.get("BENCH_MYSQL"):
+        register_connection(MySQLConnection(name="bench_mysql", url=mysql))
+    return {
+        "spark": declared("spark", "append", force_path="spark"),
+        "postgres to parquet": declared("to_parquet", "truncate", target="bench_files"),
+        "parquet to postgres": declared(
+            "from_parquet", "append", source="bench_files", origin="ours_to_parquet"
+        ),
+        "mysql to postgres": declared("from_mysql", "append", source="bench_mysql"),
+        "postgres to duckdb": declared("to_duckdb", "truncate", target="bench_duckdb"),
+    }
+
+
+def main() -> None:
+    found = pipelines()
     print("ready", flush=True)
     for line in sys.stdin:
         began = time.perf_counter()
-        pipelines[line.strip()]()
+        found[line.strip()]()
         print(time.perf_counter() - began, flush=True)
 
 

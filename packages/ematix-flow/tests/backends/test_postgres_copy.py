@@ -376,7 +376,8 @@ def test_a_server_that_does_not_answer_is_named(server: PostgresHarness) -> None
         source_error=origin.translate,
         target_error=target.translate,
     )
-    with pytest.raises(Transient, match=r"connection 'origin'.*check that the server is up"):
+    refused = pytest.raises(Transient, match=r"connection 'origin'.*check that the server is up")
+    with relay, refused:
         relay.copy("SELECT 1", "public", "nowhere")
 
 

@@ -6,6 +6,7 @@ A backend states its ``Capabilities`` as data and takes one or both roles: it re
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -294,6 +295,10 @@ class Backend(ABC):
     def lend(self) -> LiveConnection:
         """The same for a pipeline's function, which may not use it."""
         return self.open()
+
+    def kept(self) -> contextlib.AbstractContextManager[None]:
+        """While it lasts, a connection may be kept for the next question."""
+        return contextlib.nullcontext()
 
     @abstractmethod
     def table_query(self, table: str, columns: Mapping[str, str] | None) -> SourceQuery:

@@ -79,7 +79,6 @@ class Bookkeeping:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.backend = session.backend
-        self._current = False
 
     def _name(self, table: str) -> str:
         return self.backend.table(TableName(SCHEMA, table)).sql(dialect=self.backend.dialect)
@@ -89,7 +88,7 @@ class Bookkeeping:
         return self._version() == VERSION
 
     def _version(self) -> int | None:
-        if self._current:
+        if self.session.books_current:
             return VERSION
         if self.backend.inspect_in(self.session, TableName(SCHEMA, "schema_version")) is None:
             return None
@@ -102,7 +101,7 @@ class Bookkeeping:
                 fix="upgrade ematix-flow",
             )
         # Once they are there, they stay: no need to ask again for every question.
-        self._current = found == VERSION
+        self.session.books_current = found == VERSION
         return None if found is None else int(found)
 
     def ensure(self) -> None:

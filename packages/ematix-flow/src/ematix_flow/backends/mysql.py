@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
     from ematix_flow.engine.session import Engine
 
-_FETCH_ROWS = "10000"
+# To Connector/J the least integer means: row by row as they come, kept neither here nor there.
+_STREAMED = str(-(1 << 31))
 _CREATION_LOCK = "ematix_flow.creation"
 _LOCK_SECONDS = 600
 _LONGEST_NAME = 64
@@ -76,6 +77,7 @@ class MySQL(SqlBackend):
     kind = "mysql"
     dialect = "mysql"
     placeholder: ClassVar[str] = "%s"
+    keeps_sessions: ClassVar[bool] = True
     jars = ("mysql",)
     capabilities = Capabilities(
         verbs=frozenset({"insert", "replace", "rewrite", "revise"}),
@@ -96,6 +98,10 @@ class MySQL(SqlBackend):
     def connect(self, *, read_only: bool = False) -> Any:
         """A connection in autocommit mode, in UTC."""
         return connected(self.arguments(), read_only=read_only)
+
+    def allow_writes(self, raw: Any) -> None:
+        """As a new connection would."""
+        self.run(raw, "SET SESSION TRANSACTION READ WRITE", ())
 
     @functools.cached_property
     def server(self) -> Server:
@@ -405,6 +411,10 @@ class MySQL(SqlBackend):
             # The public description leaves out which texts are binary and which numbers unsigned.
             return list(cursor._result.fields)
 
+    def how_read(self, query: SourceQuery) -> str:
+        """By one statement, which sees one state of the database from its begin to its end."""
+        return "in one stream: connections to MySQL and MariaDB cannot share a snapshot"
+
     def read(self, engine: Engine, query: SourceQuery) -> DataFrame:
         """JDBC over the wrapped query, then the Spark form of every column."""
         with self.session(read_only=True) as session:
@@ -420,8 +430,7 @@ class MySQL(SqlBackend):
             "url": self._jdbc_url(),
             "driver": "com.mysql.cj.jdbc.Driver",
             "dbtable": f"(SELECT {items} FROM {self.subquery(query)}) AS jdbc_source",
-            "fetchsize": _FETCH_ROWS,
-            "useCursorFetch": "true",
+            "fetchsize": _STREAMED,
             "characterEncoding": "UTF-8",
             "connectionTimeZone": "UTC",
             "allowPublicKeyRetrieval": "true",

@@ -25,10 +25,13 @@ from ematix_flow.backends.base import (
 )
 from ematix_flow.backends.postgres_errors import translate
 from ematix_flow.backends.postgres_landing import PostgresLanding
+from ematix_flow.backends.postgres_reads import in_one, in_parts
 from ematix_flow.backends.postgres_relay import require_known
+from ematix_flow.backends.spool import until_read
 from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.backends.sql_session import Session
 from ematix_flow.connections import PostgresConnection
+from ematix_flow.engine.session import configured
 from ematix_flow.errors import EmatixError, Unsupported
 from ematix_flow.model import Table, TableName
 from ematix_flow.sql.identifiers import quoted
@@ -76,7 +79,6 @@ _FOUND: dict[str, t.ColumnType] = {
     "uuid": t.UUID(),
     "bytea": t.Bytes(),
 }
-_FETCH_ROWS = "10000"
 _ROOM = "64MB"
 _CREATION_LOCK = 7_239_114_001
 
@@ -89,6 +91,7 @@ class Postgres(SqlBackend):
     placeholder: ClassVar[str] = "%s"
     inlines: ClassVar[bool] = True
     keys_last: ClassVar[bool] = True
+    keeps_sessions: ClassVar[bool] = True
     default_schema: ClassVar[str | None] = "public"
     jars = ("postgres",)
     capabilities = Capabilities(
@@ -122,6 +125,10 @@ class Postgres(SqlBackend):
         if read_only:
             raw.execute("SET default_transaction_read_only = on")
         return raw
+
+    def allow_writes(self, raw: Any) -> None:
+        """As a new connection would."""
+        raw.execute("SET default_transaction_read_only = off")
 
     def info(self) -> dict[str, Any]:
         """Host, port, database and user."""
@@ -317,27 +324,42 @@ class Postgres(SqlBackend):
         )
         return [(name, kind) for name, (kind,) in zip(names, spelled, strict=True)]
 
+    def how_read(self, query: SourceQuery) -> str:
+        """In how many parts Spark would read the query, or why in one."""
+        with self.session(read_only=True) as session:
+            parts = in_parts(self, session, query, configured().cores)
+        if parts.snapshot is not None:
+            parts.snapshot.close()
+        return parts.how
+
     def read(self, engine: Engine, query: SourceQuery) -> DataFrame:
         """JDBC over the wrapped query, then the Spark form of every column."""
         with self.session(read_only=True) as session:
             columns = self._described(session, query)
-        items = ", ".join(
+            parts = in_parts(self, session, query, configured().cores)
+        if parts.snapshot is not None and not until_read(parts.snapshot.close):
+            parts.snapshot.close()
+            parts = in_one(self, query, "nobody tells when it has been read", fetch=parts.fetch)
+        items = [
             f"{_on_the_wire(quoted(n, 'postgres'), d)} AS {quoted(n, 'postgres')}"
             for n, d in columns
-        )
+        ]
         engine.require_jars(self.jars)
         address = self.address()
-        options: dict[str, Any] = {
-            "url": jdbc_url(address),
+        options: dict[str, str] = {
             "driver": "org.postgresql.Driver",
-            "dbtable": f"(SELECT {items} FROM {self.subquery(query)}) AS jdbc_source",
-            "fetchsize": _FETCH_ROWS,
+            "fetchsize": str(parts.fetch),
             "preferTimestampNTZ": "true",
-            "sessionInitStatement": "SET TIME ZONE 'UTC'",
+            "sessionInitStatement": "; ".join((*parts.before, "SET TIME ZONE 'UTC'")),
             "ApplicationName": "ematix-flow",
-            **{k: address[k] for k in ("user", "password") if k in address},
+            **{k: str(address[k]) for k in ("user", "password") if k in address},
         }
-        rows = engine.spark.read.format("jdbc").options(**options).load()
+        source = f"(SELECT {', '.join((*items, *parts.extra))} FROM {parts.rows}) AS jdbc_source"
+        reader, url = engine.spark.read, jdbc_url(address)
+        if parts.conditions:
+            rows = reader.jdbc(url, source, predicates=list(parts.conditions), properties=options)
+        else:
+            rows = reader.jdbc(url, source, properties=options)
         return rows.selectExpr(*(f"{_in_form(n, d)} AS {quote(n)}" for n, d in columns))
 
     def land(self, load: Load) -> PostgresLanding:

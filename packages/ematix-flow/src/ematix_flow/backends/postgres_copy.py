@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,15 +13,25 @@ if TYPE_CHECKING:
     import pyarrow
 
 
+# A header without any tuple, and the trailer.
+_NO_ROWS = b"PGCOPY\n\xff\r\n\x00" + bytes(8) + b"\xff\xff"
+# Binary ``jsonb`` begins with the number of its version.
+_JSONB = "chr(1)"
+
+
 def copied_value(column: str, kind: t.ColumnType) -> str:
-    """Spark SQL for a value as Postgres reads it in text."""
-    if isinstance(kind, t.Bytes):
-        return f"concat('\\\\x', hex({column}))"
+    """Spark SQL for a value that is written in the bytes Postgres reads."""
+    if isinstance(kind, t.JSONB):
+        return f"concat({_JSONB}, {column})"
     if isinstance(kind, t.Array):
-        return f"to_json(CAST({column} AS ARRAY<STRING>))"
-    if isinstance(kind, t.TimestampTZ):
-        return f"concat(CAST({column} AS STRING), '+00')"
-    return f"CAST({column} AS STRING)"
+        return f"concat({_JSONB}, to_json(CAST({column} AS ARRAY<STRING>)))"
+    if isinstance(kind, t.UUID):
+        return f"unhex(replace({column}, '-', ''))"
+    if isinstance(kind, t.Time):
+        hours, minutes, seconds = (f"split_part({column}, ':', {i})" for i in (1, 2, 3))
+        whole = f"CAST({hours} AS BIGINT) * 3600 + CAST({minutes} AS BIGINT) * 60"
+        return f"({whole}) * 1000000 + CAST(CAST({seconds} AS DECIMAL(8, 6)) * 1000000 AS BIGINT)"
+    return column
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,10 +63,8 @@ class CopyTask:
     def _copy(
         self, connection: Any, part: int, batches: Iterator[pyarrow.RecordBatch]
     ) -> tuple[int, int]:
-        from pyarrow import csv
+        from pgpq import ArrowToPostgresBinaryEncoder
 
-        # NULL is an empty field without quotes, so that an empty string stays one.
-        options = csv.WriteOptions(include_header=False, quoting_style="all_valid")
         first = connection.execute(
             f"INSERT INTO {self.parts} (part) VALUES (%s) ON CONFLICT DO NOTHING", (part,)
         )
@@ -65,11 +72,15 @@ class CopyTask:
             # An earlier attempt at this partition committed and its answer was lost.
             return sum(batch.num_rows for batch in batches), 0
         rows = size = 0
-        with connection.cursor().copy(f"COPY {self.stage} FROM STDIN (FORMAT csv)") as copy:
+        encoder = None
+        with connection.cursor().copy(f"COPY {self.stage} FROM STDIN (FORMAT binary)") as copy:
             for batch in batches:
-                buffer = io.BytesIO()
-                csv.write_csv(batch, buffer, options)
-                copy.write(buffer.getvalue())
+                if encoder is None:
+                    encoder = ArrowToPostgresBinaryEncoder(batch.schema)
+                    copy.write(encoder.write_header())
+                written = encoder.write_batch(batch)
+                copy.write(written)
                 rows += batch.num_rows
-                size += buffer.tell()
+                size += len(written)
+            copy.write(_NO_ROWS if encoder is None else encoder.finish())
         return rows, size

@@ -16,6 +16,7 @@ from ematix_flow.backends.base import Backend, Load, Staged
 from ematix_flow.backends.bookkeeping import SCHEMA
 from ematix_flow.backends.postgres_copy import CopyTask, copied_value
 from ematix_flow.backends.postgres_relay import Relay
+from ematix_flow.backends.spark_changes import SparkChange
 from ematix_flow.backends.sql_landing import SqlLanding
 from ematix_flow.change import INCOMING, Counts, Revise
 from ematix_flow.errors import EmatixError
@@ -26,6 +27,7 @@ from ematix_flow.sql.spark import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from sqlglot import exp
 
     from ematix_flow.backends.postgres import Postgres
     from ematix_flow.engine.session import Engine
@@ -87,16 +89,26 @@ class PostgresLanding(SqlLanding):
         self.session.run(f"DROP TABLE IF EXISTS {table}")
 
     def stage(self, engine: Engine, rows: DataFrame) -> Staged:
-        """Every task copies its partition in one transaction, at most once."""
+        """Every task copies its partition in one transaction, at most once.
+
+        Into the target itself where the run is to create that.
+        """
         load = self.load
         self._begin_stage()
-        self._create_stage((c.name, _staged_type(self.backend, c.type)) for c in load.incoming)
+        columns = [(c.name, c.type) for c in load.incoming]
+        arrays = any(isinstance(kind, t.Array) for _, kind in load.columns)
+        if (opening := self._opening()) is not None and not arrays:
+            self._becomes_target = True
+            change = SparkChange(engine.spark, load, lambda _, relation: relation)
+            change.arrive(rows)
+            columns, rows = list(load.columns), change.query(opening)
+        self._create_stage((name, _staged_type(self.backend, kind)) for name, kind in columns)
         task = CopyTask(self.backend.conninfo(), self._stage, self._parts, self.backend.name)
         # Numbered, because mapInArrow cannot take a name with a dot in it.
-        texts = [
-            f"{copied_value(quote(c.name), c.type)} AS c{i}" for i, c in enumerate(load.incoming)
+        values = [
+            f"{copied_value(quote(name), kind)} AS c{i}" for i, (name, kind) in enumerate(columns)
         ]
-        copied = rows.selectExpr(*texts).mapInArrow(task, "rows BIGINT, bytes BIGINT")
+        copied = rows.selectExpr(*values).mapInArrow(task, "rows BIGINT, bytes BIGINT")
         done = copied.selectExpr("sum(rows)", "sum(bytes)").first()
         self._know_stage()
         load.announce("staged")
@@ -105,6 +117,20 @@ class PostgresLanding(SqlLanding):
 
     def stage_copy(self, source: Backend, select: str) -> Staged:
         """One ``COPY`` to another, into the target itself where the run is to create that."""
+        origin = cast("Postgres", source)
+        relay = Relay(
+            origin.conninfo(),
+            self.backend.conninfo(),
+            source_error=origin.translate,
+            target_error=self.backend.translate,
+        )
+        with relay:
+            count, size = self._relayed(relay, select)
+        self._know_stage()
+        self.load.announce("staged")
+        return Staged(count, size, self._stage)
+
+    def _relayed(self, relay: Relay, select: str) -> tuple[int, int]:
         load, backend = self.load, self.backend
         self._begin_stage()
         values = [quoted(name, "postgres") for name in load.incoming_names]
@@ -116,27 +142,18 @@ class PostgresLanding(SqlLanding):
             columns = [(c.name, c.type) for c in load.incoming if c.name not in self._computed()]
         else:
             columns = list(load.columns)
-            incoming = f"WITH {quoted(INCOMING, 'postgres')} AS ({incoming}) {opening}"
+            first = backend.render(opening, load)
+            incoming = f"WITH {quoted(INCOMING, 'postgres')} AS ({incoming}) {first}"
         # Without lengths: a cast would cut what is too long, the stage refuses it.
         copied = ", ".join(
             f"CAST({quoted(name, 'postgres')} AS {_unlimited(backend.stored_type(kind))})"
             for name, kind in columns
         )
         self._create_stage((name, backend.stored_type(kind)) for name, kind in columns)
-        origin = cast("Postgres", source)
-        relay = Relay(
-            origin.conninfo(),
-            backend.conninfo(),
-            source_error=origin.translate,
-            target_error=backend.translate,
-            # To hash a row takes longer than to hand it over to another process.
-            parallel=ROW_HASH_COLUMN in dict(columns),
-        )
         query = f"SELECT {copied} FROM ({incoming}) AS {quoted('copied', 'postgres')}"
-        count, size = relay.copy(query, SCHEMA, self._stage_name)
-        self._know_stage()
-        load.announce("staged")
-        return Staged(count, size, self._stage)
+        # To hash a row takes longer than to hand it over to another process.
+        parallel = ROW_HASH_COLUMN in dict(columns)
+        return relay.copy(query, SCHEMA, self._stage_name, parallel=parallel)
 
     def _computed(self) -> dict[str, str]:
         """What is computed from a copied row when it is asked for: of few rows, as a rule."""
@@ -152,7 +169,7 @@ class PostgresLanding(SqlLanding):
         if self.load.change.revisions and not self._becomes_target:
             self.session.run(f"ANALYZE {self._stage}")
 
-    def _opening(self) -> str | None:
+    def _opening(self) -> exp.Query | None:
         """The query of the target's first rows; None where they must be computed there."""
         load = self.load
         opening, schema = load.change.opening, load.name.schema or self.backend.default_schema
@@ -166,7 +183,7 @@ class PostgresLanding(SqlLanding):
             (quoted(schema or "", "postgres"),),
         ):
             return None
-        return self.backend.render(opening, load)
+        return opening
 
     def _begin_stage(self) -> None:
         load = self.load

@@ -7,9 +7,10 @@ libpq would give them out one by one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from ematix_flow.sql.normalizers import CannotMatch
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from ematix_flow.errors import EmatixError
 
 Translate = Callable[[Exception], "EmatixError | None"]
-_Result = TypeVar("_Result")
 
 _PLAIN = ("host", "port", "user", "password")
 _TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
@@ -38,7 +38,11 @@ def require_known(conninfo: Mapping[str, Any]) -> None:
 
 
 class Relay:
-    """One copy, from a query of one database into a table of another."""
+    """One copy, from a query of one database into a table of another.
+
+    It has a thread and a loop of its own: the caller may be inside one, as in a notebook. Both
+    sides are connected to from the start, while the caller prepares the table.
+    """
 
     def __init__(
         self,
@@ -47,20 +51,55 @@ class Relay:
         *,
         source_error: Translate,
         target_error: Translate,
-        parallel: bool = False,
     ) -> None:
-        self._source, self._target = source, target
-        self._before = f"{_READ_ONLY}; {_EAGER}" if parallel else _READ_ONLY
+        self._addresses = (source, target)
         self._source_error, self._target_error = source_error, target_error
         self._size = 0
 
-    def copy(self, query: str, schema: str, table: str) -> tuple[int, int]:
-        """All rows of the query into the table, or none; how many rows and bytes they were."""
-        return _apart(self._copied(query, schema, table))
+    def __enter__(self) -> Relay:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="ematix-copy", daemon=True
+        )
+        self._thread.start()
+        self._source, self._target = (
+            asyncio.run_coroutine_threadsafe(_connected(address), self._loop)
+            for address in self._addresses
+        )
+        return self
 
-    async def _copied(self, query: str, schema: str, table: str) -> tuple[int, int]:
+    def __exit__(self, *exception: object) -> None:
+        try:
+            asyncio.run_coroutine_threadsafe(self._closed(), self._loop).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def copy(
+        self, query: str, schema: str, table: str, *, parallel: bool = False
+    ) -> tuple[int, int]:
+        """All rows of the query into the table, or none; how many rows and bytes they were."""
+        before = f"{_READ_ONLY}; {_EAGER}" if parallel else _READ_ONLY
+        ended = threading.Event()
+
+        async def told() -> tuple[int, int]:
+            try:
+                return await self._copied(before, query, schema, table)
+            finally:
+                ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(told(), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            ended.wait(_PATIENCE)
+            raise
+
+    async def _copied(self, before: str, query: str, schema: str, table: str) -> tuple[int, int]:
         pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_WAITING)
-        read = asyncio.ensure_future(self._read(query, pieces))
+        read = asyncio.ensure_future(self._read(before, query, pieces))
         written = asyncio.ensure_future(self._write(schema, table, pieces))
         try:
             done, _ = await asyncio.wait((read, written), return_when=asyncio.FIRST_EXCEPTION)
@@ -73,14 +112,11 @@ class Relay:
                 task.cancel()
             await asyncio.gather(read, written, return_exceptions=True)
 
-    async def _read(self, query: str, pieces: asyncio.Queue[bytes | None]) -> None:
+    async def _read(self, before: str, query: str, pieces: asyncio.Queue[bytes | None]) -> None:
         try:
-            raw = await _connected(self._source)
-            try:
-                await raw.execute(self._before)
-                await raw.copy_from_query(query, output=pieces.put, format="binary")
-            finally:
-                raw.terminate()
+            raw = await asyncio.wrap_future(self._source)
+            await raw.execute(before)
+            await raw.copy_from_query(query, output=pieces.put, format="binary")
         except Exception as error:
             raise (self._source_error(error) or error) from error
         await pieces.put(None)
@@ -92,16 +128,19 @@ class Relay:
                 yield piece
 
         try:
-            raw = await _connected(self._target)
-            try:
-                told: str = await raw.copy_to_table(
-                    table, schema_name=schema, source=arriving(), format="binary"
-                )
-            finally:
-                raw.terminate()
+            raw = await asyncio.wrap_future(self._target)
+            told: str = await raw.copy_to_table(
+                table, schema_name=schema, source=arriving(), format="binary"
+            )
         except Exception as error:
             raise (self._target_error(error) or error) from error
         return int(told.rpartition(" ")[2])
+
+    async def _closed(self) -> None:
+        for side in (self._source, self._target):
+            side.cancel()
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                (await asyncio.wrap_future(side)).terminate()
 
 
 async def _connected(conninfo: Mapping[str, Any]) -> Any:
@@ -117,28 +156,3 @@ async def _connected(conninfo: Mapping[str, Any]) -> Any:
         server_settings={"application_name": "ematix-flow", "timezone": "UTC"},
         **options,
     )
-
-
-def _apart(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Wait for work that has a loop of its own: the caller may be inside one, as in a notebook."""
-    loop, ended = asyncio.new_event_loop(), threading.Event()
-
-    async def told() -> _Result:
-        try:
-            return await work
-        finally:
-            ended.set()
-
-    thread = threading.Thread(target=loop.run_forever, name="ematix-copy", daemon=True)
-    thread.start()
-    future = asyncio.run_coroutine_threadsafe(told(), loop)
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        ended.wait(_PATIENCE)
-        raise
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()

@@ -1,4 +1,7 @@
-"""Rows on their way from a file database to Spark: folders that go when their reader is done."""
+"""Rows on their way from a database to Spark: what they need goes when their reader is done.
+
+That is a folder of rows of a file database, or a snapshot that a server keeps.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import atexit
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from uuid import uuid4
@@ -14,20 +17,28 @@ from uuid import uuid4
 from ematix_flow.backends.staging import StageFolder
 from ematix_flow.errors import ConfigError
 
-_held: ContextVar[list[StageFolder] | None] = ContextVar("held", default=None)
+_held: ContextVar[list[Callable[[], object]] | None] = ContextVar("held", default=None)
 
 
 @contextlib.contextmanager
 def spooling() -> Iterator[None]:
-    """Keep what this thread spools inside the block until the block ends."""
-    held: list[StageFolder] = []
+    """Keep what this thread spools or holds inside the block until the block ends."""
+    held: list[Callable[[], object]] = []
     token = _held.set(held)
     try:
         yield
     finally:
         _held.reset(token)
-        for folder in held:
-            folder.remove()
+        for release in held:
+            release()
+
+
+def until_read(release: Callable[[], object]) -> bool:
+    """Call this when the rows have been read; False where nobody says when that is."""
+    held = _held.get()
+    if held is not None:
+        held.append(release)
+    return held is not None
 
 
 def spool_folder() -> Path:
@@ -40,11 +51,8 @@ def spool_folder() -> Path:
     folder = StageFolder(root, uuid4().hex)
     rows = folder.path / "rows"
     rows.mkdir(mode=0o700)
-    held = _held.get()
-    if held is None:
+    if not until_read(folder.remove):
         atexit.register(folder.remove)
-    else:
-        held.append(folder)
     return rows
 
 

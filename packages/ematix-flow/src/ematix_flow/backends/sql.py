@@ -6,6 +6,7 @@ A product adds its driver, its types, and how rows are staged and read.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from ematix_flow.backends.base import (
 )
 from ematix_flow.backends.bookkeeping import Bookkeeping
 from ematix_flow.backends.sql_alterations import plain_alteration, unfit_by_round_trip
-from ematix_flow.backends.sql_session import Session, SqlConnection
+from ematix_flow.backends.sql_session import IdleSession, Session, SqlConnection
 from ematix_flow.change import (
     COMPARABLE,
     CURRENT,
@@ -53,6 +54,7 @@ from ematix_flow.sql.normalizers import CannotMatch
 from ematix_flow.watermark import canonical_value
 
 if TYPE_CHECKING:
+    from ematix_flow.connections import Connection
     from ematix_flow.types import ColumnType
 
 logger = logging.getLogger(__name__)
@@ -69,6 +71,13 @@ class SqlBackend(Backend):
     inlines: ClassVar[bool] = False
     # Whether a new table is filled faster before it has its keys.
     keys_last: ClassVar[bool] = False
+
+    # Whether connecting takes so long that a run does it as seldom as it can.
+    keeps_sessions: ClassVar[bool] = False
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._idle = IdleSession()
 
     @abstractmethod
     def connect(self, *, read_only: bool = False) -> Any:
@@ -116,13 +125,29 @@ class SqlBackend(Backend):
     @contextlib.contextmanager
     def session(self, *, read_only: bool = False) -> Iterator[Session]:
         """A connection for the length of a block."""
-        with self.translated():
-            raw = self.connect(read_only=read_only)
-        session = Session(self, raw)
+        session = self._idle.take(read_only=read_only)
+        if session is None:
+            session = self._opened(read_only=read_only)
         try:
             yield session
-        finally:
+        except BaseException:
             session.close()
+            raise
+        self._idle.give(session)
+
+    def kept(self) -> contextlib.AbstractContextManager[None]:
+        """What is asked one after the other is asked through one connection."""
+        if not self.keeps_sessions:
+            return contextlib.nullcontext()
+        return self._idle.kept(functools.partial(self._opened, read_only=True))
+
+    def _opened(self, *, read_only: bool) -> Session:
+        with self.translated():
+            return Session(self, self.connect(read_only=read_only), read_only=read_only)
+
+    def allow_writes(self, raw: Any) -> None:
+        """Let a connection write that was opened for reading."""
+        raise NotImplementedError
 
     def open(self) -> LiveConnection:
         """A live connection for the user's own queries."""

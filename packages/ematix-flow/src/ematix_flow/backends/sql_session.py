@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.base import LiveConnection
@@ -16,9 +18,12 @@ if TYPE_CHECKING:
 class Session:
     """One driver connection, with what the write path needs of it."""
 
-    def __init__(self, backend: SqlBackend, raw: Any) -> None:
+    def __init__(self, backend: SqlBackend, raw: Any, *, read_only: bool = False) -> None:
         self.backend = backend
         self.raw = raw
+        self.read_only = read_only
+        # Whether the bookkeeping tables were seen in the version of this code.
+        self.books_current = False
 
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run a statement; how many rows it touched, or -1."""
@@ -43,9 +48,11 @@ class Session:
         try:
             yield
         except BaseException:
+            self.books_current = False
             with contextlib.suppress(EmatixError), self.backend.translated():
                 self.backend.finish(self.raw, keep=False)
             raise
+        self.books_current = self.books_current and keep
         try:
             with self.backend.translated():
                 self.backend.finish(self.raw, keep=keep)
@@ -53,10 +60,86 @@ class Session:
             error.unanswered = keep
             raise
 
+    def allow_writes(self) -> None:
+        """Let it write although it was opened for reading."""
+        with self.backend.translated():
+            self.backend.allow_writes(self.raw)
+        self.read_only = False
+
     def close(self) -> None:
         """Close the driver's connection."""
         with contextlib.suppress(EmatixError), self.backend.translated():
             self.raw.close()
+
+
+class IdleSession:
+    """The place for a connection between two questions of one run; only what has read is kept."""
+
+    def __init__(self) -> None:
+        self._coming: Future[Session] | None = None
+        self._session: Session | None = None
+        self._wanted = False
+
+    @contextlib.contextmanager
+    def kept(self, opened: Callable[[], Session]) -> Iterator[None]:
+        """While it lasts, connections are kept; the first is opened while others are, too."""
+        self._wanted, self._coming = True, _begun(opened)
+        try:
+            yield
+        finally:
+            self._wanted = False
+            if self._coming is not None:
+                self._coming.add_done_callback(_closed)
+            self._drop()
+
+    def take(self, *, read_only: bool) -> Session | None:
+        """The connection that waits here, if it is of use."""
+        if self._coming is not None:
+            coming, self._coming = self._coming, None
+            self._session = coming.result()
+        if self._session is None:
+            return None
+        session, self._session = self._session, None
+        try:
+            if read_only:
+                session.one("SELECT 1")
+            else:
+                session.allow_writes()
+        except EmatixError:
+            # It was cut off while it waited.
+            session.close()
+            return None
+        return session
+
+    def give(self, session: Session) -> None:
+        """Keep a connection for the next question, or close it."""
+        if self._wanted and session.read_only and self._session is None:
+            self._session = session
+        else:
+            session.close()
+
+    def _drop(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+def _begun(opened: Callable[[], Session]) -> Future[Session]:
+    coming: Future[Session] = Future()
+
+    def connect() -> None:
+        try:
+            coming.set_result(opened())
+        except Exception as error:  # noqa: BLE001 - told to whoever asks for the connection
+            coming.set_exception(error)
+
+    threading.Thread(target=connect, name="ematix-connect", daemon=True).start()
+    return coming
+
+
+def _closed(coming: Future[Session]) -> None:
+    if coming.exception() is None:
+        coming.result().close()
 
 
 class SqlConnection(LiveConnection):

@@ -12,6 +12,7 @@ from ematix_flow.cli.listing import described
 from ematix_flow.cli.options import (
     common_options,
     complete_pipeline,
+    engine_option,
     examples,
     load,
     module_option,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 )
 @click.argument("name", shell_complete=complete_pipeline)
 @click.option("--counts", is_flag=True, help="Also count the changes; the same as dry-run.")
+@engine_option
 @module_option
 @run_log_options
 @common_options
@@ -49,6 +51,7 @@ def preview(
     epilog=examples("flow dry-run load_orders", "flow dry-run load_orders --format json")
 )
 @click.argument("name", shell_complete=complete_pipeline)
+@engine_option
 @module_option
 @run_log_options
 @common_options
@@ -108,6 +111,8 @@ def _show(plan: Preview, *, first: bool) -> None:
     say(f"target    {plan.target} in {plan.target_connection} {_info(plan.target_info)}".rstrip())
     say(f"mode      {plan.mode}")
     say(f"path      {plan.path}: {plan.path_reason}")
+    if plan.source_read is not None:
+        say(f"read      {plan.source_read}")
     _block("source SQL", [plan.source_sql])
     if first:
         _block("transform SQL", [plan.transform_sql] if plan.transform_sql else [])

@@ -310,12 +310,19 @@ def _database(failure: Failure, connection: str) -> EmatixError | None:
     for said, sentence in _REFUSALS.items():
         if said in text:
             return Permanent(sentence, connection=connection, fix=f"the server says: {text}")
-    for passing in ("deadlock", "terminating connection", "too many clients", "I/O error"):
-        if passing in text:
-            return Transient(text, connection=connection, fix="run again")
+    if any(passing in text for passing in _PASSING):
+        return Transient(text, connection=connection, fix="run again")
     return Permanent(text, connection=connection, fix="correct the SQL or the rows it reads")
 
 
+_PASSING = (
+    "deadlock",
+    "terminating connection",
+    "too many clients",
+    "I/O error",
+    "rewritten while it was read",
+    "invalid snapshot identifier",
+)
 _REFUSALS = {
     "password authentication failed": "the user or password is wrong",
     "Access denied": "the user or password is wrong",

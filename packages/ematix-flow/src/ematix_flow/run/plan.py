@@ -127,6 +127,8 @@ def planned(
     with contextlib.ExitStack() as stack:
         stack.enter_context(spooling())
         stack.enter_context(holding_rows())
+        for backend in (source, *sinks):
+            stack.enter_context(backend.kept())
         givers: dict[str, Callable[[], Any]] = {
             "source": lambda: _opened(stack, source, asking=asking),
             "target": lambda: _opened(stack, sinks[0], asking=asking),

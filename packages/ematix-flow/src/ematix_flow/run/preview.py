@@ -1,4 +1,7 @@
-"""``preview``: source, target, path and reason, DDL and steps; no rows read, nothing written."""
+"""``preview``: source, target, path and reason, DDL and steps; no row is loaded.
+
+Nothing is written. To say how Spark would read a database, a few keys may be looked at.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from ematix_flow.backends.splits import ReadsInParts
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.function import RunInfo
 from ematix_flow.run.ids import new_run_id
@@ -36,6 +40,7 @@ class Preview:
     transform_sql: str | None = None
     transforms_pre: list[str] = field(default_factory=list)
     transforms_post: list[str] = field(default_factory=list)
+    source_read: str | None = None
     also: list[Preview] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,4 +89,13 @@ def preview_of(plan: Plan) -> Preview:
         transform_sql=plan.reading.transform,
         transforms_pre=[described(entry) for entry in plan.spec.transforms_pre],
         transforms_post=[step_text(entry) for entry in plan.spec.transforms_post],
+        source_read=_source_read(plan),
     )
+
+
+def _source_read(plan: Plan) -> str | None:
+    """How Spark would read the source, where that is a database which can tell."""
+    source, query = plan.source, plan.reading.query
+    if plan.path != "spark" or query is None or not isinstance(source, ReadsInParts):
+        return None
+    return source.how_read(query)
