@@ -10,11 +10,18 @@ import pytest
 
 from ematix_flow import redaction, secrets
 from ematix_flow.registry import Registry, isolated_registry
+from quick_java import quick_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ematix_flow.engine.session import Engine
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Know the markers of tests of which other folders borrow parts."""
+    config.addinivalue_line("markers", "needs(*abilities): only backends that declare all of them")
+    config.addinivalue_line("markers", "every_harness: not only one harness per kind of backend")
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +53,8 @@ def engine() -> Iterator[Engine]:
     from ematix_flow.engine.session import open_engine
     from ematix_flow.engine.settings import derive
 
-    opened = open_engine(derive(jars=("postgres",), remote=setting("SPARK_REMOTE")))
+    with quick_java():
+        opened = open_engine(derive(jars=("postgres",), remote=setting("SPARK_REMOTE")))
     yield opened
     opened.stop()
 

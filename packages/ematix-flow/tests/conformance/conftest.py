@@ -18,12 +18,6 @@ from harness.base import Harness, all_harnesses
 
 _DIFFERS = pytest.StashKey[bool]()
 
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(*abilities): only backends that declare all of them")
-    config.addinivalue_line("markers", "every_harness: not only one harness per kind of backend")
-
-
 _proof = Proof([cls.name for cls in all_harnesses()])
 
 
@@ -88,22 +82,31 @@ _turns: dict[str, list[str]] = {}
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Tests and backends meet pairwise; ``make soak`` runs every test on every backend.
 
-    A test takes every other kind of backend, the next test the others; harnesses of one kind,
-    which share its code, take turns.
+    Kinds of backends whose changes Spark computes share that code and are slow: two tests out of
+    three take one of them, each in its turn. Of the others a test takes every second kind, the
+    next test the rest. Harnesses of one kind, which share all of its code, take turns, too.
     """
-    given = getattr(getattr(item, "callspec", None), "params", {}).get("backend")
-    if given is None or item.get_closest_marker("every_harness"):
+    call = getattr(item, "callspec", None)
+    given: type[Harness] | None = None if call is None else call.params.get("backend")
+    if call is None or given is None or item.get_closest_marker("every_harness"):
         return
+    others = [piece for piece in call.id.split("-") if piece != given.name]
+    case = "-".join([item.name.partition("[")[0], *others])
     cases = _turns.setdefault(str(item.path), [])
-    case = item.name.replace(given.name, "")
     if case not in cases:
         cases.append(case)
-    turn = cases.index(case)
-    kinds = list(dict.fromkeys(cls.kind for cls in all_harnesses()))
-    alike = [cls.name for cls in all_harnesses() if cls.kind == given.kind]
-    another = (turn + kinds.index(given.kind)) % 2 == 1
-    if another or alike.index(given.name) != turn // 2 % len(alike):
+    if not is_its_turn(given, cases.index(case)):
         item.add_marker(pytest.mark.soak)
+
+
+def is_its_turn(given: type[Harness], turn: int) -> bool:
+    """Whether every push runs the test of this number on a backend."""
+    family = [cls for cls in all_harnesses() if cls.by_spark == given.by_spark]
+    kinds = list(dict.fromkeys(cls.kind for cls in family))
+    every = len(kinds) + 1 if given.by_spark else 2
+    alike = [cls.name for cls in family if cls.kind == given.kind]
+    of_this_kind = turn % every == kinds.index(given.kind) % every
+    return of_this_kind and turn // every % len(alike) == alike.index(given.name)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.conftest import abilities
+from conformance.conftest import abilities, is_its_turn
 from conformance.test_append import ROWS, SCHEMA, Events
 from conformance.test_types import SCHEMA as EVERY_SCHEMA
 from conformance.test_types import Everything
@@ -25,6 +25,19 @@ def lacking(ability: str) -> list[type[Harness]]:
 
 def test_every_installed_backend_is_under_test() -> None:
     assert {cls.kind for cls in all_harnesses()} == set(backend_names())
+
+
+def test_a_push_leaves_no_backend_out_and_no_test_alone() -> None:
+    """Of as many tests as it takes until all is as it was, each harness gets its share."""
+    taken = [[cls for cls in all_harnesses() if is_its_turn(cls, turn)] for turn in range(12)]
+    assert {cls for chosen in taken for cls in chosen} == set(all_harnesses())
+    for chosen in taken:
+        kinds = [cls.kind for cls in chosen]
+        assert len(kinds) == len(set(kinds))
+        assert any(cls.service for cls in chosen)
+        assert any(cls.service is None and not cls.by_spark for cls in chosen)
+        assert sum(cls.by_spark for cls in chosen) <= 1
+    assert sum(cls.by_spark for chosen in taken for cls in chosen) == 8
 
 
 def pipeline_into(

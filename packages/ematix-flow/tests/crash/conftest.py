@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,12 +15,12 @@ from conformance.conftest import backend
 from crash.world import World, first_of_their_kind
 from ematix_flow.backends.loading import backend_class
 from harness.base import Harness, all_harnesses
+from quick_java import quick_java
 
 __all__ = ["backend"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    conformance.pytest_configure(config)
     config.addinivalue_line("markers", "servers: only backends that are reached over a network")
     config.addinivalue_line("markers", "in_turn(cases): each kind of backend takes one of them")
     config.addinivalue_line("markers", "one_of_a_sort: one backend on a server, one on the disk")
@@ -68,7 +69,10 @@ def remote() -> Iterator[str]:
     from ematix_flow.engine.settings import derive
 
     jars = {name for cls in all_harnesses() for name in backend_class(cls.kind).jars}
-    with connect_server(derive(jars=sorted({*jars, delta.JARS}))) as server:
+    with ExitStack() as stack:
+        with quick_java():
+            settings = derive(jars=sorted({*jars, delta.JARS}))
+            server = stack.enter_context(connect_server(settings))
         # One session for all: every new one would start Python workers of its own.
         yield f"{server.remote};session_id={uuid4()}"
 

@@ -101,6 +101,7 @@ def test_a_run_whose_jvm_is_killed_leaves_before_or_after(
     go_on(life)
 
 
+@pytest.mark.in_turn(2)
 def test_a_run_whose_spark_lives_on_does_not_hold_up_the_next(world: World, tmp_path: Path) -> None:
     """On a cluster, executors go on for a while when their driver is gone."""
     gate = Gate(tmp_path)
@@ -136,6 +137,7 @@ def test_a_stopped_process_cannot_undo_what_happened_meanwhile(world: World) -> 
     assert sorted(r.status for r in world.records()) == ["failed", "succeeded"]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     "name",

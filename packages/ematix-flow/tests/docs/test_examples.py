@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.cli.main import main as flow
+from quick_java import quick_java
 
 ROOT = Path(__file__).resolve().parents[4]
 EXAMPLES = ROOT / "examples"
@@ -37,14 +38,15 @@ def test_example(name: str, tmp_path: Path) -> None:
 
 
 def _run_demo(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(folder / "demo.py")],
-        cwd=folder.parent,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    with quick_java():
+        return subprocess.run(
+            [sys.executable, str(folder / "demo.py")],
+            cwd=folder.parent,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ class Harness(ABC):
     name: str
     kind: str
     service: str | None = None
+    by_spark = False
+    """Whether Spark computes what a load changes, rather than the product itself."""
 
     def __init__(self, folder: Path, server: Any = None) -> None:
         self.folder = folder

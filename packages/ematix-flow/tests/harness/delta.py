@@ -19,6 +19,7 @@ class DeltaHarness(Harness):
 
     name = "delta"
     kind = "delta_local"
+    by_spark = True
 
     def connection(self, name: str) -> Connection:
         path = self.folder / name

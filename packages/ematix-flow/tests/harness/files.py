@@ -20,6 +20,7 @@ class FilesHarness(Harness):
     """A folder per connection."""
 
     kind = "object_store_local"
+    by_spark = True
     format: str
     extension: str
 

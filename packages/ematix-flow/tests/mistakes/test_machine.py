@@ -14,6 +14,7 @@ import pytest
 from mistakes.conftest import Make
 from mistakes.disks import DISKS, Disk
 from mistakes.workshop import Failure, Mistake, Said, Shop, assert_one_line
+from quick_java import quick_java
 
 pytestmark = pytest.mark.slow
 
@@ -24,22 +25,23 @@ TESTS = Path(__file__).parent.parent
 def disks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What came of every disk; all are tried by one process, which starts Spark once."""
     mine = os.geteuid() == 0
-    done = subprocess.run(
-        [
-            "unshare",
-            *(["--mount"] if mine else ["--mount", "--map-root-user"]),
-            *(sys.executable, str(TESTS / "mistakes" / "disks.py")),
-            str(tmp_path_factory.mktemp("disks")),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(TESTS),
-            "EMATIX_FLOW_HOME": str(tmp_path_factory.mktemp("home")),
-        },
-    )
+    with quick_java():
+        done = subprocess.run(
+            [
+                "unshare",
+                *(["--mount"] if mine else ["--mount", "--map-root-user"]),
+                *(sys.executable, str(TESTS / "mistakes" / "disks.py")),
+                str(tmp_path_factory.mktemp("disks")),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(TESTS),
+                "EMATIX_FLOW_HOME": str(tmp_path_factory.mktemp("home")),
+            },
+        )
     assert done.returncode == 0, done.stderr
     results: dict[str, Any] = json.loads(done.stdout)
     return results

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,11 +38,19 @@ def java_home(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def cache(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache with an archive that was really built, once per kind of Java."""
+    """A cache with an archive that was really built, once per kind of Java.
+
+    The one for Spark's usual Java was built by ``make setup``, as a rule; the other is built here.
+    """
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CACHE_VARIABLE, str(folder))
         patch.setenv("JAVA_HOME", java_home)
+        users = archive_path(default_plan())
+        patch.setenv(CACHE_VARIABLE, str(folder))
+        if java_home != str(bundled_home()) and is_sound(users):
+            ours = archive_path(default_plan())
+            for file in (users, users.with_name(f"{users.name}.json")):
+                shutil.copy2(file, ours.parent)
         build_archive()
         yield folder
 
