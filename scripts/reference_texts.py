@@ -146,6 +146,8 @@ SETTINGS = {
     "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`.",
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
     "EMATIX_FLOW_SPARK_REMOTE": "A Spark Connect server (`sc://…`) instead of embedded Spark.",
+    "EMATIX_FLOW_ENGINE": "`local`: Spark in this process, whatever else is up; `auto`: the warm "
+    "engine of this folder when there is one that fits (the default).",
     "EMATIX_FLOW_CACHE_DIR": "Where jars and the class archive are kept.",
     "JAVA_HOME": "A Java 17 or newer to use; without one, the bundled Java is used.",
     "PYSPARK_PYTHON": "The Python of Spark's workers; without it, the one that runs `flow`.",
@@ -154,5 +156,6 @@ SETTINGS = {
 TOML_KEYS = {
     "project.modules": "Modules, files or folders that declare pipelines.",
     "project.run_log": "The run log of this project, a path or a URL.",
+    "project.engine": "`local` or `auto`, as `EMATIX_FLOW_ENGINE`.",
     "connections.<name>": "A connection: its `kind` and fields, or just `url`.",
 }

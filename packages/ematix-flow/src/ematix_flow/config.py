@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 PROJECT_FILE = ".ematix-flow.toml"
 DEFAULT_CONNECTION = "default"
 _PREFIX = "EMATIX_FLOW_"
-_PROJECT_KEYS = ("modules", "run_log")
+LOCAL = "local"
+ENGINES = ("auto", LOCAL)
+ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
+_PROJECT_KEYS = ("modules", "run_log", "engine")
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class ProjectSettings:
     folder: Path
     modules: tuple[str, ...] = ()
     run_log: str | None = None
+    engine: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,23 @@ def project_settings() -> ProjectSettings:
             f"{path}: run_log in [project] must be a text",
             fix='write for example run_log = "sqlite://runs.db"',
         )
-    return ProjectSettings(path.parent, tuple(modules), run_log)
+    engine = table.get("engine")
+    if engine is not None:
+        _check_engine(engine, f"{path}: engine in [project]")
+    return ProjectSettings(path.parent, tuple(modules), run_log, engine)
+
+
+def engine_choice() -> str:
+    """Which Spark to use: ``local`` is one of this process, ``auto`` may be the warm engine."""
+    named = setting("ENGINE")
+    if named is not None:
+        _check_engine(named, ENGINE_VARIABLE)
+    return named or project_settings().engine or ENGINES[0]
+
+
+def _check_engine(name: object, where: str) -> None:
+    if name not in ENGINES:
+        raise ConfigError(f"{where} is {name!r}", fix=f"it may be {' or '.join(ENGINES)}")
 
 
 def resolve_connection(name: str) -> ResolvedConnection:

@@ -107,6 +107,7 @@ def _is_the_users(module: str) -> bool:
     return file is not None and not file.startswith(_installed()) and "site-packages" not in file
 
 
+@functools.cache
 def _installed() -> tuple[str, ...]:
     """Where code lives that is not the user's own."""
     paths = sysconfig.get_paths()

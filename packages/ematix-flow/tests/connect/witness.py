@@ -21,14 +21,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         return (yield)
     finally:
         engine = current_engine()
-        _notes.setdefault(item.name, {})["engine"] = engine.kind if engine else "none"
+        _notes.setdefault(item.nodeid, {})["engine"] = engine.kind if engine else "none"
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Keep the outcome of the test itself."""
     if report.when == "call":
-        name = report.nodeid.rpartition("::")[2]
-        _notes.setdefault(name, {})["outcome"] = report.outcome
+        _notes.setdefault(report.nodeid, {})["outcome"] = report.outcome
 
 
 def pytest_sessionfinish() -> None:

@@ -11,6 +11,7 @@ import click
 from ematix_flow.cli.options import (
     common_options,
     complete_pipeline,
+    engine_option,
     examples,
     load,
     module_option,
@@ -54,6 +55,7 @@ _COUNTS = ("inserted", "updated", "closed", "deleted", "unchanged")
 @click.option("--again", is_flag=True, help="Load slices again that were loaded before.")
 @click.option("--dry-run", is_flag=True, help="Count what would change, and write nothing.")
 @click.option("--status", is_flag=True, help="Show which slices are loaded, and do nothing.")
+@engine_option
 @module_option
 @run_log_options
 @common_options

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ematix_flow.cli.connections import load_declared
-from ematix_flow.cli.options import common_options, examples, module_option, run_log_options
+from ematix_flow.cli.options import (
+    common_options,
+    engine_option,
+    examples,
+    module_option,
+    run_log_options,
+)
 from ematix_flow.cli.output import counted, say, say_json, when
 from ematix_flow.errors import EmatixError
 
@@ -43,6 +49,7 @@ _MISTAKE = 2
 @click.option(
     "--with-bookkeeping", is_flag=True, help="Compare _run_id and _loaded_at like other columns."
 )
+@engine_option
 @module_option
 @common_options
 def diff(

@@ -57,6 +57,7 @@ def _checks(modules: tuple[str, ...], run_log: Callable[[], RunLog]) -> Iterator
     yield _guarded("cache", _cache)
     yield _guarded("class archive", _archive)
     yield _guarded("connector jars", _jars)
+    yield _guarded("warm engine", _engine)
     yield _guarded("run log", lambda: _run_log(run_log))
     yield _guarded("project", lambda: _project(modules))
     for name in config.connection_names():
@@ -131,6 +132,19 @@ def _jars() -> tuple[str, str]:
     if missing:
         return "note", f"{', '.join(missing)} will be fetched when a pipeline needs it"
     return "ok", f"{counted(len(jars), 'jar')} in {folder}"
+
+
+def _engine() -> tuple[str, str]:
+    from ematix_flow.cli.engine import reason_against
+    from ematix_flow.engine.warm import look, own_slot
+
+    found = look(own_slot())
+    reason = reason_against(found)
+    if reason is None and found.record is not None:
+        return "ok", f"up, process {found.record.process_id}; runs in this folder use it"
+    if found.state == "off":
+        return "note", "none in this folder; flow engine start makes runs start at once"
+    return "note", f"not used by runs in this folder: {reason}"
 
 
 def _run_log(run_log: Callable[[], RunLog]) -> tuple[str, str]:

@@ -5,6 +5,7 @@ Subcommands are imported when they are called, so that ``--help`` and ``list`` s
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,10 @@ COMMANDS = {
     "logs": ("history:logs", "Show the log lines of a run."),
     "diff": ("diffing:diff", "Compare two tables by key, on any two connections."),
     "why": ("diffing:why", "Tell which runs wrote a row, and from which source."),
+    "engine": (
+        "engine:engine",
+        "Keep Spark running in the background, so that runs start at once.",
+    ),
     "connections": ("connections:connections", "List, check and set connections."),
     "secrets": ("secrets:secrets", "Test references to secrets."),
     "doctor": ("doctor:doctor", "Check this machine and this project."),
@@ -126,6 +131,8 @@ def app() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; nothing but that line is raised."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # Loading modules makes many objects that stay; looking for garbage among them is a tenth of it.
+    gc.set_threshold(50_000)
     if os.name == "nt":
         complain("native Windows is not supported; run flow inside WSL (wsl --install)")
         return _MISUSED

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ematix_flow import config
 from ematix_flow.cli.output import keep_stdout_for_json, warn
 
 if TYPE_CHECKING:
@@ -90,6 +92,33 @@ def module_option(command: Command) -> Command:
         metavar="MODULE|FILE|FOLDER",
         help="Where pipelines are declared; may be left out inside a project. Repeatable.",
     )(command)
+
+
+def engine_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--engine``; what it says holds for the length of the command."""
+
+    @click.option(
+        "--engine",
+        type=click.Choice(config.ENGINES),
+        help="Where Spark runs: in this process (local), or on the warm engine when there is one "
+        "that fits (auto). Otherwise as the project says.",
+    )
+    @functools.wraps(command)
+    def chosen(*, engine: str | None, **rest: Any) -> Any:
+        if engine is not None:
+            before = os.environ.get(config.ENGINE_VARIABLE)
+            os.environ[config.ENGINE_VARIABLE] = engine
+            click.get_current_context().call_on_close(lambda: _put_back(before))
+        return command(**rest)
+
+    return chosen
+
+
+def _put_back(engine: str | None) -> None:
+    if engine is None:
+        os.environ.pop(config.ENGINE_VARIABLE, None)
+    else:
+        os.environ[config.ENGINE_VARIABLE] = engine
 
 
 def run_log_options(command: Callable[..., Any]) -> Callable[..., Any]:

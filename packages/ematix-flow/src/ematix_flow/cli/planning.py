@@ -12,6 +12,7 @@ import click
 from ematix_flow.cli.options import (
     common_options,
     complete_pipeline,
+    engine_option,
     examples,
     load,
     module_option,
@@ -47,6 +48,7 @@ _COUNTS = ("inserted", "updated", "closed", "deleted", "unchanged")
     show_default=True,
     help="Rows to show of each kind; counts are exact.",
 )
+@engine_option
 @module_option
 @common_options
 def plan(
@@ -115,6 +117,7 @@ def _value(value: object) -> str:
 
 @click.command(epilog=examples("flow apply plan.json", "flow apply plan.json --format json"))
 @click.argument("file", type=click.Path(path_type=Path), metavar="PLAN")
+@engine_option
 @module_option
 @run_log_options
 @common_options

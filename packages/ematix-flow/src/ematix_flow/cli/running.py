@@ -14,6 +14,7 @@ import click
 from ematix_flow.cli.options import (
     common_options,
     complete_pipeline,
+    engine_option,
     examples,
     load,
     module_option,
@@ -99,6 +100,7 @@ class _How:
     help="Load every target, also those that the last, failed run has loaded; or only the others. "
     "Otherwise those are left alone whose rows are still the same.",
 )
+@engine_option
 @module_option
 @run_log_options
 @common_options

@@ -9,6 +9,7 @@ import click
 
 from ematix_flow.cli.options import (
     common_options,
+    engine_option,
     examples,
     load,
     module_option,
@@ -84,6 +85,7 @@ def _users(name: str, pipelines: Sequence[Pipeline]) -> list[str]:
     "run", epilog=examples("flow transform run update_mart", "flow transform run update_mart -v")
 )
 @click.argument("name")
+@engine_option
 @module_option
 @run_log_options
 @common_options

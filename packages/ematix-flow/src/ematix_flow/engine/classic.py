@@ -335,14 +335,16 @@ def adopt(settings: EngineSettings) -> ClassicEngine | None:
     return ClassicEngine(spark, settings)
 
 
-def start_host(settings: EngineSettings, plan: JvmPlan, *, log_classes: bool = False) -> Host:
+def start_host(
+    settings: EngineSettings, plan: JvmPlan, *, log_classes: bool = False, log: Path | None = None
+) -> Host:
     """Start a JVM in a workspace of its own; nothing listens on Spark's side yet."""
     workspace = Workspace(settings.work_dir)
     try:
         if log_classes:
             flag = f"-Xlog:class+load:file={workspace.path / _CLASS_LOG}"
             plan = dataclasses.replace(plan, flags=(*plan.flags, flag))
-        jvm = Jvm(plan, workspace, log=_log_file(workspace))
+        jvm = Jvm(plan, workspace, log=_log_file(workspace) if log is None else log)
     except BaseException:
         workspace.remove()
         raise

@@ -7,15 +7,18 @@ import contextlib
 import os
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.engine import delta
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.gateway import quiet_loggers
 from ematix_flow.engine.jars import ensure_jars
+from ematix_flow.engine.late_pandas import pandas_when_needed
 from ematix_flow.engine.protocol import Job, Progress
 from ematix_flow.engine.settings import EngineSettings, session_conf
+from ematix_flow.engine.user_functions import serve_both_kinds
 from ematix_flow.errors import EngineError
 
 if TYPE_CHECKING:
@@ -33,7 +36,8 @@ class ConnectEngine:
         self.settings = settings
         self._spark = spark
         self._running: dict[int, _ConnectJob] = {}
-        self._delta_commits = delta.DeltaSessions(self._new_delta_session, _release)
+        self._jars: set[Path] = set()
+        self._delta_commits = delta.DeltaSessions(self._new_delta_session, self._release)
         # Before the client's own exit hook, which would wait for a server that is gone.
         atexit.register(self.stop)
         spark.registerProgressHandler(self._on_progress)  # type: ignore[arg-type]
@@ -50,13 +54,14 @@ class ConnectEngine:
 
     def require_jars(self, names: Sequence[str]) -> None:
         """Send the connector jars of these names to the server, for this session."""
-        jars = ensure_jars(names)
-        if not jars:
+        lacking = [jar for jar in ensure_jars(names) if jar not in self._jars]
+        if not lacking:
             return
         try:
-            self._spark.addArtifacts(*map(str, jars))
+            self._spark.addArtifacts(*map(str, lacking))
         except Exception as error:
             raise translate(error) from error
+        self._jars.update(lacking)
 
     def delta_session(self) -> SparkSession:
         """The session, if its server came up with Delta."""
@@ -78,6 +83,14 @@ class ConnectEngine:
     def _new_delta_session(self) -> SparkSession:
         clone: SparkSession = self.delta_session().cloneSession()  # type: ignore[attr-defined]
         return clone
+
+    def _release(self, clone: Any) -> None:
+        """Give back a session that is not the process's own."""
+        clone.client.set_retry_policies([])
+        with contextlib.suppress(Exception):
+            clone.interruptAll()
+            clone.client.release_session()
+            clone.client.close()
 
     @contextlib.contextmanager
     def job(self, description: str) -> Iterator[Job]:
@@ -152,10 +165,19 @@ class _ConnectJob:
 
 def attach(settings: EngineSettings) -> ConnectEngine:
     """Open a session on the server that ``settings.remote`` names."""
-    from pyspark import SparkContext
-    from pyspark.sql.connect.session import SparkSession as RemoteSession
+    return ConnectEngine(open_session(settings), settings)
+
+
+def open_session(
+    settings: EngineSettings, *, seconds: float | None = None, loopback: bool = False
+) -> SparkSession:
+    """A session with our settings, made the process's own; ``seconds`` limits the wait for it."""
+    with pandas_when_needed():
+        from pyspark import SparkContext
+        from pyspark.sql.connect.session import SparkSession as RemoteSession
 
     quiet_loggers()
+    serve_both_kinds()
     if SparkContext._active_spark_context is not None:
         raise EngineError(
             "this process already has an in-process Spark session, and PySpark allows one kind",
@@ -163,28 +185,44 @@ def attach(settings: EngineSettings) -> ConnectEngine:
         )
     # PySpark's functions look here to decide which kind of column to build.
     os.environ[_MODE_VARIABLE] = "1"
-    spark: Any = RemoteSession(connection=str(settings.remote))
-    retries = spark.client.get_retry_policies()
-    # A server that is not there should be reported now, not after minutes of trying.
-    spark.client.set_retry_policies([])
+    remote = str(settings.remote)
+    spark: Any = RemoteSession(connection=_by_loopback(remote) if loopback else remote)
     try:
-        for key, value in session_conf(settings).items():
-            spark.conf.set(key, value)
+        _configure(spark, session_conf(settings), seconds=seconds)
     except Exception as error:
-        _leave(spark)
+        # Not stopped in form: a server that did not answer would be asked once more.
+        spark.client.close()
+        os.environ.pop(_MODE_VARIABLE, None)
         raise translate(error) from error
-    spark.client.set_retry_policies(retries)
     RemoteSession._set_default_and_active_session(spark)
-    return ConnectEngine(spark, settings)
+    return spark  # type: ignore[no-any-return]
 
 
-def _release(clone: Any) -> None:
-    """Give back a session that is not the process's own."""
-    clone.client.set_retry_policies([])
-    with contextlib.suppress(Exception):
-        clone.interruptAll()
-        clone.client.release_session()
-        clone.client.close()
+def _by_loopback(remote: str) -> Any:
+    """The one address of a server of our own; who listens on another of ``localhost`` is not it."""
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    class Loopback(DefaultChannelBuilder):
+        @property
+        def endpoint(self) -> str:
+            return f"127.0.0.1:{self._port}"
+
+    return Loopback(remote)
+
+
+def _configure(spark: Any, conf: Mapping[str, str], *, seconds: float | None) -> None:
+    """Set all at once, and without another try: a server that is not there is reported now."""
+    from pyspark.sql.connect import proto
+
+    client = spark.client
+    pairs = [proto.KeyValue(key=key, value=value) for key, value in conf.items()]
+    request = client._config_request_with_metadata()
+    request.operation.set.pairs.extend(pairs)
+    try:
+        answer = client._stub.Config(request, metadata=client._builder.metadata(), timeout=seconds)
+        client._verify_response_integrity(answer)
+    except Exception as error:  # noqa: BLE001 - the client raises what it stands for
+        client._handle_error(error)
 
 
 def _leave(spark: Any) -> None:

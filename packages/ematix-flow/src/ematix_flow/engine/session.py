@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 
-from ematix_flow.config import setting
+from ematix_flow.config import LOCAL, engine_choice, setting
 from ematix_flow.engine.protocol import Engine, Job, Progress
 from ematix_flow.engine.settings import EngineSettings, derive
 from ematix_flow.errors import EngineError
@@ -23,6 +23,7 @@ __all__ = [
     "current_engine",
     "open_engine",
     "prepare_engine",
+    "run_session",
     "shared_engine",
     "without_engine",
 ]
@@ -38,6 +39,8 @@ class _Process:
         self._settings: EngineSettings | None = None
         self._engine: Engine | None = None
         self._coming: Future[Engine] | None = None
+        self._runs = 0
+        self._opened_by_runs = False
 
     def open(self, settings: EngineSettings) -> Engine:
         with self._lock:
@@ -73,6 +76,21 @@ class _Process:
 
         threading.Thread(target=run, name="ematix-engine-start", daemon=True).start()
 
+    def enter(self) -> None:
+        with self._lock:
+            if self._runs == 0:
+                # A session that was there before is somebody's who may want it after, too.
+                self._opened_by_runs = self.current() is None
+            self._runs += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._runs -= 1
+            if self._runs == 0 and self._opened_by_runs:
+                self._receive_quietly()
+                if getattr(self._engine, "per_run", False):
+                    self._close()
+
     def current(self) -> Engine | None:
         with self._lock:
             return self._engine if self._engine is not None and self._engine.alive else None
@@ -81,6 +99,11 @@ class _Process:
         if self._coming is not None:
             coming, self._coming = self._coming, None
             self._engine = coming.result()
+
+    def _receive_quietly(self) -> None:
+        """A run may end before the engine it has asked for is there, or without it."""
+        if self._coming is not None and self._coming.done() and self._coming.exception() is None:
+            self._receive()
 
     def _close(self) -> None:
         if self._engine is not None:
@@ -117,9 +140,24 @@ def shared_engine() -> Engine:
     return current_engine() or open_engine(configured())
 
 
-def configured() -> EngineSettings:
-    """The settings that the environment asks for."""
-    return derive(remote=setting("SPARK_REMOTE"))
+def configured(needs: Sequence[str] = ()) -> EngineSettings:
+    """The settings that environment and project ask for; ``needs`` are jars that will be used."""
+    settings = derive(remote=setting("SPARK_REMOTE"))
+    if engine_choice() == LOCAL or settings.remote is not None:
+        return settings
+    from ematix_flow.engine.warm import lacking
+
+    return dataclasses.replace(settings, warm=not lacking(needs))
+
+
+@contextlib.contextmanager
+def run_session() -> Iterator[None]:
+    """A session on the warm engine is closed with the last run that uses it."""
+    _process.enter()
+    try:
+        yield
+    finally:
+        _process.leave()
 
 
 @contextlib.contextmanager
@@ -148,7 +186,16 @@ def _open(settings: EngineSettings) -> Engine:
         return attach(settings)
     from ematix_flow.engine.classic import adopt, launch
 
-    return adopt(settings) or launch(settings)
+    adopted = adopt(settings)
+    if adopted is not None:
+        return adopted
+    if settings.warm:
+        from ematix_flow.engine.warm_session import attach_to_warm
+
+        warm = attach_to_warm(settings)
+        if warm is not None:
+            return warm
+    return launch(settings)
 
 
 def _differ_in_jars_only(one: EngineSettings, other: EngineSettings) -> bool:

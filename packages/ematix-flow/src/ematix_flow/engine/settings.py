@@ -22,7 +22,7 @@ class EngineSettings:
     """One engine, fully described: equal settings share one engine in a process.
 
     ``conf`` wins over everything derived here. ``remote`` and ``conf`` may hold tokens and
-    stay out of ``repr``.
+    stay out of ``repr``. With ``warm``, the user's warm engine may take the place of a new one.
     """
 
     master: str = "local[*]"
@@ -35,6 +35,7 @@ class EngineSettings:
     jars: tuple[str, ...] = ()
     work_dir: Path | None = None
     app_name: str = "ematix-flow"
+    warm: bool = field(default=False, compare=False)
 
     @property
     def is_local(self) -> bool:

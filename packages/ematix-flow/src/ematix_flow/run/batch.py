@@ -17,6 +17,7 @@ from ematix_flow.engine.progress import live_progress
 from ematix_flow.engine.session import (
     configured,
     prepare_engine,
+    run_session,
     shared_engine,
 )
 from ematix_flow.errors import (
@@ -64,6 +65,7 @@ Announce = Callable[[str], None]
 OnPlan = Callable[[Plan], None]
 
 
+@run_session()
 def run_pipeline(
     spec: PipelineSpec,
     *,
@@ -147,7 +149,7 @@ def _execute(
 ) -> RunResult:
     started = utc_now()
     if not spec.not_yet and _needs_spark(spec):
-        prepare_engine(configured())
+        prepare_engine(configured(_jars(spec)))
     tolerant = len(spec.targets) > 1 and spec.continue_on_target_failure
     failures: dict[str, EmatixError] | None = {} if tolerant else None
     try:
@@ -266,6 +268,13 @@ def _needs_spark(spec: PipelineSpec) -> bool:
     except CannotMatch:
         return True
     return False
+
+
+def _jars(spec: PipelineSpec) -> tuple[str, ...]:
+    """The connector jars of all that the pipeline names."""
+    names = (spec.source, *(target.connection for target in spec.targets))
+    backends = [load_backend(config.resolve_connection(name).connection) for name in names]
+    return tuple(jar for backend in backends for jar in backend.jars)
 
 
 def _land(plan: Plan, source: SharedSource, *, keep: bool, progress: bool) -> tuple[Counts, int]:
