@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -31,6 +32,7 @@ from ematix_flow import (
     Numeric,
     PostgresConnection,
     SmallInt,
+    SQLiteConnection,
     String,
     Text,
     Time,
@@ -42,7 +44,7 @@ from ematix_flow import (
 )
 from ematix_flow.backends.postgres import Postgres
 from ematix_flow.backends.postgres_relay import Relay
-from ematix_flow.errors import BadValue, DuplicateKeys, EmatixError, Transient
+from ematix_flow.errors import BadValue, DataError, DuplicateKeys, EmatixError, Transient
 from ematix_flow.run.backfill import Request, plan_backfill, run_slices
 from ematix_flow.run.batch import run_pipeline
 from ematix_flow.run.change_sets import apply_plan, plan_changes, read_plan_file
@@ -217,6 +219,40 @@ def test_a_new_table_has_everything_that_was_declared(server: PostgresHarness) -
     )
     assert kept == [("numbers_pkey", "p", "p")]
     assert asked(server, "target", "SELECT _run_id::text FROM mart.numbers") == [(result.run_id,)]
+
+
+@pytest.fixture
+def loose(tmp_path: Path) -> sqlite3.Connection:
+    """A database whose columns hold any text, whatever their type."""
+    register_connection(SQLiteConnection(name="loose", path=str(tmp_path / "loose.db")))
+    database = sqlite3.connect(tmp_path / "loose.db", isolation_level=None)
+    database.execute("CREATE TABLE held (id INTEGER PRIMARY KEY, identity UUID, clock TIME)")
+    return database
+
+
+@pytest.mark.parametrize("wrong", [("n/a", "09:30:00"), (None, "12:75:00"), (None, "soon")])
+def test_text_that_only_claims_to_be_of_a_type_is_refused(
+    server: PostgresHarness, loose: sqlite3.Connection, engine: object, wrong: tuple[Any, ...]
+) -> None:
+    @ematix.table(schema="mart", name="held")
+    class Held:
+        id: BigInt
+        identity: UUID | None
+        clock: Time | None
+
+    query = "SELECT id, identity, clock FROM held"
+    load = pipeline(Held, query, source_connection="loose", name="held")
+    loose.execute("INSERT INTO held VALUES (1, 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11', '09:30')")
+    result = load.sync()
+    assert (result.path, result.counts.inserted) == ("spark", 1)
+    assert result.bytes > 0
+    rows = landed(server, "held", "id, identity, clock")
+    assert rows == [("(1,a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11,09:30:00)",)]
+    loose.execute("INSERT INTO held VALUES (2, ?, ?)", wrong)
+    with pytest.raises(DataError, match=r"column '(identity|clock)': the value .* is not a valid"):
+        load.sync()
+    assert landed(server, "held", "id, identity, clock") == rows
+    loose.close()
 
 
 REFUSED = {

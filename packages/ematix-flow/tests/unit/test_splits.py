@@ -23,10 +23,14 @@ CUTTABLE = {
     ),
     "select extract(year from day), a is distinct from b as d from app.orders": "app.orders",
     "SELECT a -- the FROM of a comment\nFROM orders -- and one at its end": "orders",
-    "SELECT * FROM (\nSELECT id, day FROM orders o WHERE id IN (SELECT id FROM other)\n) AS "
+    "SELECT * FROM (\nSELECT id, day FROM orders o WHERE id IN (1, 2)\n) AS "
     "\"source_query\" WHERE day >= DATE '2024-01-01' OR day IS NULL": "orders",
     'SELECT age, "now", "current_date" FROM orders': "orders",
     "SELECT id, (SELECT max(x) FROM other WHERE other.id = o.id) > 1 FROM orders o": None,
+    # Somebody could truncate the other table between two parts.
+    "SELECT id FROM orders o WHERE id IN (SELECT id FROM other)": None,
+    "SELECT id FROM orders o WHERE NOT EXISTS (SELECT 1 FROM other WHERE other.id = o.id)": None,
+    "SELECT * FROM (SELECT id FROM orders WHERE id > (SELECT max(id) FROM other)) AS s": None,
 }
 WHOLE = [
     "SELECT DISTINCT a FROM orders",

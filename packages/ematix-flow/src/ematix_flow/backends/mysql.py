@@ -100,8 +100,10 @@ class MySQL(SqlBackend):
         return connected(self.arguments(), read_only=read_only)
 
     def allow_writes(self, raw: Any) -> None:
-        """As a new connection would."""
-        self.run(raw, "SET SESSION TRANSACTION READ WRITE", ())
+        """As a new connection would: a server may refuse it all the same."""
+        mariadb = "mariadb" in raw.get_server_info().lower()
+        setting = "tx_read_only" if mariadb else "transaction_read_only"
+        self.run(raw, f"SET SESSION {setting} = DEFAULT", ())
 
     @functools.cached_property
     def server(self) -> Server:

@@ -127,8 +127,8 @@ class Postgres(SqlBackend):
         return raw
 
     def allow_writes(self, raw: Any) -> None:
-        """As a new connection would."""
-        raw.execute("SET default_transaction_read_only = off")
+        """As a new connection would: a server may refuse it all the same."""
+        raw.execute("RESET default_transaction_read_only")
 
     def info(self) -> dict[str, Any]:
         """Host, port, database and user."""

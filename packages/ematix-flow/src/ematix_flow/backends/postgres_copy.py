@@ -82,5 +82,7 @@ class CopyTask:
                 copy.write(written)
                 rows += batch.num_rows
                 size += len(written)
-            copy.write(_NO_ROWS if encoder is None else encoder.finish())
-        return rows, size
+            # The encoder keeps back what is too little to send.
+            rest = _NO_ROWS if encoder is None else encoder.finish()
+            copy.write(rest)
+        return rows, size + len(rest)

@@ -90,6 +90,9 @@ def one_table(sql: str, dialect: str) -> OneTable | None:
         select, table = _innermost(_parsed(sql, dialect))
     except (SqlglotError, LookupError):
         return None
+    # What else is read could be truncated between two parts.
+    if len(list(select.root().find_all(exp.Table))) > 1:
+        return None
     for part in select.expressions:
         if part.find(exp.Window, exp.AggFunc):
             return None

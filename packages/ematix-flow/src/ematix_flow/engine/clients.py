@@ -40,12 +40,17 @@ class Attachment:
     def __init__(self, slot: Slot, name: str, *, user: str, session: str) -> None:
         self._user, self._session = user, session
         self._descriptor, temporary = tempfile.mkstemp(prefix=".", dir=slot.path)
-        # Locked before it gets its name: an unlocked one would be taken for a dead client's.
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        self._written = ""
-        self.refresh()
-        self._path = slot.clients / name
-        os.rename(temporary, self._path)
+        try:
+            # Locked before it gets its name: an unlocked one would be taken for a dead client's.
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            self._written = ""
+            self.refresh()
+            self._path = slot.clients / name
+            os.rename(temporary, self._path)
+        except BaseException:
+            os.unlink(temporary)
+            self.close()
+            raise
 
     def refresh(self) -> None:
         """Write down folder, import path and environment as they are now."""

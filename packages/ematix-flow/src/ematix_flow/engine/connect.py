@@ -207,7 +207,8 @@ def _by_loopback(remote: str) -> Any:
         def endpoint(self) -> str:
             return f"127.0.0.1:{self._port}"
 
-    return Loopback(remote)
+    # A proxy of the environment does not lead back to this machine.
+    return Loopback(remote, channelOptions=[("grpc.enable_http_proxy", 0)])
 
 
 def _configure(spark: Any, conf: Mapping[str, str], *, seconds: float | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -19,12 +20,17 @@ _STOOD_IN_FOR = ("pandas", "pandas.api", "pandas.api.types")
 class _StandIn(ModuleType):
     """A module that becomes the real one when something in it is asked for."""
 
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__dict__["_importer"] = threading.get_ident()
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             # Asked by the import system, not by anyone who needs pandas.
             raise AttributeError(name)
-        if sys.modules.get(self.__name__) is self and name[:1].isupper():
-            # Still inside the block: a class named in an annotation.
+        inside = sys.modules.get(self.__name__) is self
+        if inside and name[:1].isupper() and threading.get_ident() == self._importer:
+            # A class named in an annotation; other threads may really mean it.
             return object
         _step_aside()
         real = importlib.import_module(self.__name__)

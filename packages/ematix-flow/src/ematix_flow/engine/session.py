@@ -87,9 +87,20 @@ class _Process:
         with self._lock:
             self._runs -= 1
             if self._runs == 0 and self._opened_by_runs:
-                self._receive_quietly()
-                if getattr(self._engine, "per_run", False):
-                    self._close()
+                self._let_go()
+                if self._coming is not None:
+                    self._coming.add_done_callback(lambda _: self._came_too_late())
+
+    def _let_go(self) -> None:
+        self._receive_quietly()
+        if getattr(self._engine, "per_run", False):
+            self._close()
+
+    def _came_too_late(self) -> None:
+        """The run that asked for it has ended, before it was there; another may have begun."""
+        with self._lock:
+            if self._runs == 0:
+                self._let_go()
 
     def current(self) -> Engine | None:
         with self._lock:

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import json
 import os
+import shutil
 import site
 import sys
 from collections.abc import Iterator, Sequence
@@ -89,11 +90,19 @@ class Slot:
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+        except OSError as error:
+            # Any other: no engine can hold a lock that this file system does not know.
+            return isinstance(error, BlockingIOError)
         finally:
             os.close(descriptor)
         return False
+
+    def clear(self) -> None:
+        """Remove the record and all that belongs to it: clients' files hold their environment."""
+        for file in (self.record, self.token, *self.path.glob(".*")):
+            file.unlink(missing_ok=True)
+        for folder in (self.clients, self.workers):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)

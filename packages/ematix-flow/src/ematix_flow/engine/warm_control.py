@@ -50,6 +50,11 @@ def stop(found: Found) -> bool:
     if found.record is None:
         found = _once_started(found.slot)
         if found.record is None:
+            if found.slot.is_held:
+                raise EngineError(
+                    "an engine is running here whose record cannot be read",
+                    fix=f"end its process by hand; its log is {found.slot.log}",
+                )
             return found.state != "off"
     process = found.record.process_id
     with contextlib.suppress(ProcessLookupError):
@@ -140,5 +145,4 @@ def _gone(slot: Slot, seconds: float) -> bool:
 
 def _clear_away(slot: Slot) -> None:
     if not slot.is_held:
-        for file in (slot.record, slot.token):
-            file.unlink(missing_ok=True)
+        slot.clear()

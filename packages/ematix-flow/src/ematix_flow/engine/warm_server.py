@@ -11,7 +11,6 @@ import dataclasses
 import fcntl
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +38,8 @@ from ematix_flow.errors import EngineError
 _PAUSE = 0.5
 _PATIENCE = 10.0
 _WORKERS = "ematix_flow.engine.python_workers"
+# Whose client is gone is ended by us; whose client waits is not.
+_SESSION_TIMEOUT = "spark.connect.session.manager.defaultSessionTimeout"
 
 
 def main(arguments: list[str]) -> int:
@@ -73,21 +74,14 @@ def _held(slot: Slot) -> Iterator[None]:
                     raise EngineError("another engine is running here already") from None
                 time.sleep(0.01)
         try:
-            clear(slot)
+            slot.clear()
+            slot.failure.unlink(missing_ok=True)
+            make_private(slot)
             yield
         finally:
-            clear(slot)
+            slot.clear()
     finally:
         os.close(descriptor)
-
-
-def clear(slot: Slot) -> None:
-    """Remove the record and all that belongs to it."""
-    for file in (slot.record, slot.token, slot.failure):
-        file.unlink(missing_ok=True)
-    for folder in (slot.clients, slot.workers):
-        shutil.rmtree(folder, ignore_errors=True)
-    make_private(slot)
 
 
 def _serve(slot: Slot, idle: float, jars: tuple[str, ...]) -> None:
@@ -97,7 +91,7 @@ def _serve(slot: Slot, idle: float, jars: tuple[str, ...]) -> None:
     with connect_server(
         settings,
         token=token,
-        conf={"spark.python.daemon.module": _WORKERS},
+        conf={"spark.python.daemon.module": _WORKERS, _SESSION_TIMEOUT: "3650d"},
         environment={SLOT_VARIABLE: str(slot.path)},
         log=slot.log,
     ) as server:
@@ -110,9 +104,14 @@ def _serve(slot: Slot, idle: float, jars: tuple[str, ...]) -> None:
                 started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 idle_seconds=idle,
             )
-            write_in_place(slot.record, record_text(record))
             threading.Thread(target=_warm_up, args=(server,), daemon=True).start()
-            watch(slot, server, idle=idle)
+            departed = False
+            while not departed:
+                write_in_place(slot.record, record_text(record))
+                watch(slot, server, idle=idle)
+                # Whoever enrols from now on finds no record; who did so before is seen.
+                slot.record.unlink(missing_ok=True)
+                departed = not server.alive or not in_use(slot, server)
         finally:
             # Nobody may find an engine that is about to go.
             slot.record.unlink(missing_ok=True)
@@ -152,11 +151,16 @@ def watch(slot: Slot, server: Served, *, idle: float, pause: float = _PAUSE) -> 
             _end_workers(slot, client, server.process_id)
             client.path.unlink(missing_ok=True)
             used = time.monotonic()
-        if any(slot.clients.iterdir()) or server.is_busy:
+        if in_use(slot, server):
             used = time.monotonic()
         if time.monotonic() - used > idle:
             return
         time.sleep(pause)
+
+
+def in_use(slot: Slot, server: Served) -> bool:
+    """Whether anyone is attached, or anything is under way."""
+    return any(slot.clients.iterdir()) or server.is_busy
 
 
 def _end_workers(slot: Slot, client: Client, jvm: int) -> None:

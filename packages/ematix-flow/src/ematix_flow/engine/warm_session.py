@@ -8,12 +8,21 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.engine import delta
 from ematix_flow.engine.clients import Attachment
 from ematix_flow.engine.connect import ConnectEngine, open_session
 from ematix_flow.engine.protocol import Job
 from ematix_flow.engine.settings import EngineSettings
-from ematix_flow.engine.warm import Record, Slot, look, misfit, own_slot, read_token
-from ematix_flow.errors import EmatixError
+from ematix_flow.engine.warm import (
+    Record,
+    Slot,
+    look,
+    misfit,
+    own_slot,
+    read_record,
+    read_token,
+)
+from ematix_flow.errors import EmatixError, EngineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +38,11 @@ def attach_to_warm(settings: EngineSettings) -> WarmSession | None:
     reason = misfit(found, dataclasses.replace(settings, jars=()))
     if reason is None and found.record is not None:
         try:
-            return _attached(found.slot, found.record, settings)
+            session = _attached(found.slot, found.record, settings)
+            if read_record(found.slot) == found.record:
+                return session
+            session.stop()
+            reason = "it is about to end"
         except (EmatixError, OSError) as error:
             reason = str(error)
     if found.state != "off":
@@ -63,13 +76,26 @@ class WarmSession(ConnectEngine):
         """Whether session and engine are still there."""
         return super().alive and self._slot.is_held
 
+    def delta_session(self) -> SparkSession:
+        """The session, if the engine was started with Delta."""
+        if delta.JARS not in self._record.jars:
+            raise EngineError(
+                "the warm engine was started before Delta Lake was needed",
+                fix="end it with `flow engine stop`, or add --engine local",
+            )
+        return super().delta_session()
+
     def require_jars(self, names: Sequence[str]) -> None:
         """Send those connector jars that the engine was started without."""
         super().require_jars([name for name in names if name not in self._record.jars])
 
     @contextlib.contextmanager
     def job(self, description: str) -> Iterator[Job]:
-        """Tag all queries of the block; Python functions in them see what this process sees."""
+        """Tag all queries of the block.
+
+        Its first Python function sees the folder and environment of this moment, and all later
+        ones of the session the same.
+        """
         for attachment in list(self._attachments.values()):
             attachment.refresh()
         with super().job(description) as job:

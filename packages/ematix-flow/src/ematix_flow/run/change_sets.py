@@ -18,6 +18,7 @@ from ematix_flow.backends.base import ADDED_TYPES, Ask, Load
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.change import CURRENT, INCOMING, OPERATION, Counts, Replace, Revise
 from ematix_flow.config import resolve_connection
+from ematix_flow.engine.session import run_session
 from ematix_flow.errors import ConfigError, DataError, EmatixError
 from ematix_flow.model import PipelineSpec
 from ematix_flow.modes.sql import name, parsed, same
@@ -156,6 +157,7 @@ def read_plan_file(path: Path) -> SavedPlan:
         ) from error
 
 
+@run_session()
 def plan_changes(
     spec: PipelineSpec, *, sample: int = SAMPLE, kept: bool = False, progress: bool = False
 ) -> ChangePlan:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.spool import spooling
 from ematix_flow.engine.failures import translate
-from ematix_flow.engine.session import configured, prepare_engine, shared_engine
+from ematix_flow.engine.session import configured, prepare_engine, run_session, shared_engine
 from ematix_flow.errors import ConfigError, EmatixError, Transient
 from ematix_flow.run.diff_buckets import Buckets
 from ematix_flow.run.diff_digests import (
@@ -39,6 +39,7 @@ _MOST_BUCKETS = 1 << 14
 _SHOWN_DUPLICATES = 3
 
 
+@run_session()
 def diff_tables(
     a: str,
     b: str,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ematix_flow.backends.splits import ReadsInParts
+from ematix_flow.engine.session import run_session
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.function import RunInfo
 from ematix_flow.run.ids import new_run_id
@@ -48,6 +49,7 @@ class Preview:
         return dataclasses.asdict(self)
 
 
+@run_session()
 def preview_pipeline(spec: PipelineSpec) -> Preview:
     """Plan the pipeline and stop there."""
     with planned(spec, RunInfo(id=new_run_id()), asking=True) as plans:

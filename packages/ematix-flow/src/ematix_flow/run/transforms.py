@@ -15,7 +15,7 @@ from ematix_flow.backends.loading import load_backend
 from ematix_flow.config import DEFAULT_CONNECTION, resolve_connection
 from ematix_flow.declaring_transforms import shown, step_arguments
 from ematix_flow.engine.failures import translate
-from ematix_flow.engine.session import shared_engine
+from ematix_flow.engine.session import run_session, shared_engine
 from ematix_flow.errors import (
     Cancelled,
     DataError,
@@ -175,6 +175,7 @@ def _explained(spec: PipelineSpec, number: int, step: Step, error: BaseException
     )
 
 
+@run_session()
 def run_transform(
     transform: Transform, *, trigger: str, run_log: RunLog | None = None
 ) -> StepResult:

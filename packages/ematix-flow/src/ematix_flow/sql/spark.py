@@ -35,6 +35,7 @@ _PLAIN = {
     "bytes": "BINARY",
 }
 _TEXTS = ("text", "string", "any_numeric")
+_HELD_AS_TEXT = ("time", "uuid")
 _SHOWN_CHARACTERS = 80
 _TIME = r"^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,6})?)?$"
 _DAY = "[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"
@@ -132,7 +133,8 @@ def assign(column: Column, value: str, source: t.ColumnType) -> str:
 
 def _converted(column: Column, value: str, source: t.ColumnType) -> str:
     target = column.type
-    if source.kind in _TEXTS:
+    # Some databases let columns of these types hold any text.
+    if source.kind in _TEXTS or source.kind == target.kind in _HELD_AS_TEXT:
         return _parsed(column, value, target)
     if source == target or source.kind == target.kind == "array":
         return f"CAST({value} AS {spark_ddl(target)})"

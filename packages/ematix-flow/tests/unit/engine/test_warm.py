@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.engine import warm
+from ematix_flow.engine import warm, warm_control
 from ematix_flow.engine.clients import Attachment, departed_clients
 from ematix_flow.engine.python_workers import become
 from ematix_flow.engine.session import configured
 from ematix_flow.engine.warm import Slot, look, make_private, misfit, own_slot, record_text
+from ematix_flow.engine.warm_control import stop
 from ematix_flow.engine.warm_server import watch
+from ematix_flow.errors import EngineError
 from unit.engine import child
 
 TOKEN = "a-token"
@@ -193,3 +195,44 @@ def test_pandas_comes_when_it_is_needed(tmp_path: Path) -> None:
     cwd = tmp_path / "client"
     cwd.mkdir()
     assert child.run(PANDAS, cwd=cwd) == (0, "False True\nTrue True\n", "")
+
+
+OTHERS = """
+import threading
+from ematix_flow.engine.late_pandas import pandas_when_needed
+seen = []
+def other():
+    import pandas as pd
+    from pandas import DataFrame
+    seen.append(len(pd.DataFrame({"a": [1, 2]})) + len(DataFrame({"b": [3]})))
+with pandas_when_needed():
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+print(seen)
+"""
+
+
+def test_another_thread_has_the_real_pandas(tmp_path: Path) -> None:
+    cwd = tmp_path / "client"
+    cwd.mkdir()
+    assert child.run(OTHERS, cwd=cwd) == (0, "[3]\n", "")
+
+
+def test_nothing_of_a_client_outlives_a_killed_engine(slot: Slot) -> None:
+    slot.record.write_text("{}")
+    slot.token.write_text(TOKEN)
+    (slot.clients / "session").write_text("AWS_SECRET_ACCESS_KEY")
+    (slot.path / ".half").write_text("AWS_SECRET_ACCESS_KEY")
+    assert stop(look(slot)) is False
+    left = [path for path in slot.path.rglob("*") if path.is_file()]
+    assert left == []
+
+
+def test_an_engine_that_cannot_be_understood_is_not_called_stopped(
+    held: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_control, "_START_SECONDS", 0.1)
+    held.record.write_text(held.record.read_text().replace('"format": 1', '"format": 99'))
+    with pytest.raises(EngineError, match="whose record cannot be read"):
+        stop(look(held))
