@@ -192,10 +192,7 @@ def test_a_query_of_one_table_is_cut_too(
         ("SELECT 1 AS ematix_part, id FROM held", "the server says: "),
         ("SELECT * FROM parent", "other tables inherit"),
         ("SELECT id, (SELECT count(*) FROM held WHERE x < 3) FROM held", "more than a SELECT"),
-        (
-            "SELECT * FROM held WHERE x IN (SELECT a.x + b.x FROM held a JOIN held b USING (id))",
-            "each part would cost about as much as the whole",
-        ),
+        ("SELECT * FROM held WHERE x IN (SELECT y FROM other)", "more than a SELECT"),
     ],
 )
 def test_other_queries_are_read_in_one_stream(
@@ -203,6 +200,7 @@ def test_other_queries_are_read_in_one_stream(
 ) -> None:
     run_sql(f"{TABLES['bigint key']}; CREATE VIEW seen AS SELECT * FROM held")
     run_sql("CREATE TABLE parent (LIKE held); CREATE TABLE child () INHERITS (parent)")
+    run_sql("CREATE TABLE other AS SELECT x AS y FROM held")
     run_sql("INSERT INTO parent SELECT * FROM held; INSERT INTO child SELECT * FROM held; ANALYZE")
     query = SourceQuery(sql)
     how = origin.how_read(query)
