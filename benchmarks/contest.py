@@ -40,7 +40,6 @@ RIVALS: dict[str, tuple[list[str], list[str]]] = {
         [
             "duckdb==1.5.5",
             "duckdb-extension-postgres-scanner==1.5.5",
-            "duckdb-extension-mysql-scanner==1.5.5",
         ],
         ["duckdb_loads.py"],
     ),

@@ -11,11 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 import duckdb
 
-_PRODUCTS = {"postgres": "dbname", "mysql": "database"}
 
-
-def attach(raw: duckdb.DuckDBPyConnection, name: str, product: str, url: str) -> None:
-    module = importlib.util.find_spec(f"duckdb_extension_{product}_scanner")
+def attach(raw: duckdb.DuckDBPyConnection, name: str, url: str) -> None:
+    module = importlib.util.find_spec("duckdb_extension_postgres_scanner")
     assert module is not None
     assert module.origin is not None
     (extension,) = Path(module.origin).parent.rglob("*.duckdb_extension")
@@ -23,25 +21,21 @@ def attach(raw: duckdb.DuckDBPyConnection, name: str, product: str, url: str) ->
     parts = urlsplit(url)
     address = (
         f"host={parts.hostname} port={parts.port} user={parts.username} "
-        f"password={unquote(parts.password or '')} {_PRODUCTS[product]}={parts.path[1:]}"
+        f"password={unquote(parts.password or '')} dbname={parts.path[1:]}"
     )
-    raw.execute(f"ATTACH '{address}' AS {name} (TYPE {product})")
+    raw.execute(f"ATTACH '{address}' AS {name} (TYPE postgres)")
 
 
 def main() -> None:
     files = os.environ["BENCH_FILES"]
     raw = duckdb.connect(f"{files}/duckdb.duckdb")
-    attach(raw, "source", "postgres", os.environ["BENCH_SOURCE"])
-    attach(raw, "target", "postgres", os.environ["BENCH_TARGET"])
-    if mysql := os.environ.get("BENCH_MYSQL"):
-        attach(raw, "shop", "mysql", mysql)
+    attach(raw, "source", os.environ["BENCH_SOURCE"])
+    attach(raw, "target", os.environ["BENCH_TARGET"])
     statements = {
         "postgres to parquet": f"COPY source.bench.orders TO '{files}/duckdb.parquet'",
         "parquet to postgres": "CREATE TABLE target.public.from_parquet AS "
         f"FROM read_parquet('{files}/duckdb.parquet')",
-        "mysql to postgres": "CREATE TABLE target.public.from_mysql AS FROM shop.bench.orders",
         "postgres to duckdb": "CREATE TABLE orders AS FROM source.bench.orders",
-        "plain": "CREATE TABLE target.public.orders AS FROM source.bench.orders",
     }
     print("ready", flush=True)
     for line in sys.stdin:

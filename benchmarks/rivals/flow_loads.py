@@ -78,20 +78,17 @@ def pipelines() -> dict[str, object]:
 
 def ours_alone() -> dict[str, object]:
     """Routes that only we are asked for."""
-    from ematix_flow import DuckDBConnection, MySQLConnection, ObjectStoreLocalConnection
+    from ematix_flow import DuckDBConnection, ObjectStoreLocalConnection
 
     files = os.environ["BENCH_FILES"]
     register_connection(ObjectStoreLocalConnection(name="bench_files", path=f"{files}/ours"))
     register_connection(DuckDBConnection(name="bench_duckdb", path=f"{files}/ours.duckdb"))
-    if mysql := os.environ.get("BENCH_MYSQL"):
-        register_connection(MySQLConnection(name="bench_mysql", url=mysql))
     return {
         "spark": declared("spark", "append", force_path="spark"),
         "postgres to parquet": declared("to_parquet", "truncate", target="bench_files"),
         "parquet to postgres": declared(
             "from_parquet", "append", source="bench_files", origin="ours_to_parquet"
         ),
-        "mysql to postgres": declared("from_mysql", "append", source="bench_mysql"),
         "postgres to duckdb": declared("to_duckdb", "truncate", target="bench_duckdb"),
     }
 

@@ -56,7 +56,7 @@ class Pipeline:
         return self.sync(**overrides)
 
     def preview(self, **overrides: Any) -> Preview:
-        """What a run would do, without reading a row or writing anything."""
+        """What a run would do, without loading a row or writing anything."""
         from ematix_flow.run.overrides import with_overrides
         from ematix_flow.run.preview import preview_pipeline
 

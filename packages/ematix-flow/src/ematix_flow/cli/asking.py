@@ -43,7 +43,7 @@ def preview(
     run_log: Callable[[], RunLog],
     output: str,
 ) -> int:
-    """Show source, target, path, DDL and steps of a run, without reading a row."""
+    """Show source, target, path, DDL and steps of a run, without loading a row."""
     return _ask(name, modules, run_log if counts else None, output)
 
 

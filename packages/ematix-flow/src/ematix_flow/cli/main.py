@@ -22,7 +22,7 @@ _MISUSED = 2
 COMMANDS = {
     "list": ("listing:list_pipelines", "Show the pipelines of the project."),
     "run": ("running:run", "Run pipelines, all or some, in order of their dependencies."),
-    "preview": ("asking:preview", "Show what a run would do, without reading a row."),
+    "preview": ("asking:preview", "Show what a run would do, without loading a row."),
     "dry-run": ("asking:dry_run", "Do everything but the commit, and count the changes."),
     "validate": ("asking:validate", "Check declarations, connections, columns and targets."),
     "plan": ("planning:plan", "Show every change of a run before it is made, and keep it."),
