@@ -43,7 +43,7 @@ from ematix_flow import (
     register_connection,
 )
 from ematix_flow.backends.postgres import Postgres
-from ematix_flow.backends.postgres_relay import Relay
+from ematix_flow.backends.postgres_relay import Line, Relay
 from ematix_flow.errors import BadValue, DataError, DuplicateKeys, EmatixError, Transient
 from ematix_flow.run.backfill import Request, plan_backfill, run_slices
 from ematix_flow.run.batch import run_pipeline
@@ -406,25 +406,41 @@ def test_a_copy_works_inside_a_running_loop(server: PostgresHarness) -> None:
 
 def test_a_server_that_does_not_answer_is_named(server: PostgresHarness) -> None:
     origin, target = (Postgres(server.connection(name)) for name in ("origin", "target"))
-    relay = Relay(
-        {**origin.conninfo(), "port": 1},
-        target.conninfo(),
-        source_error=origin.translate,
-        target_error=target.translate,
-    )
-    refused = pytest.raises(Transient, match=r"connection 'origin'.*check that the server is up")
-    with relay, refused:
-        relay.copy("SELECT 1", "public", "nowhere")
+    line = Line({**origin.conninfo(), "port": 1}, target.conninfo())
+    relay = Relay(line, source_error=origin.translate, target_error=target.translate)
+    relay.begin("SELECT 1")
+    with pytest.raises(Transient, match=r"connection 'origin'.*check that the server is up"):
+        relay.copy("public", "nowhere")
+    assert not relay.done
 
 
 def test_settings_that_both_drivers_know_are_kept(server: PostgresHarness) -> None:
     asked(server, "origin", "CREATE TABLE n AS SELECT 1::bigint id, 'a' note, 0.5::float8 ratio")
     url = server.connection("origin").resolved().fields()["url"]
     register_connection(
-        PostgresConnection(name="plain", url=f"{url}?sslmode=disable&connect_timeout=5")
+        PostgresConnection(
+            name="plain", url=f"{url}?sslmode=disable&connect_timeout=5&application_name=mine"
+        )
     )
     loaded = pipeline(Numbers, "SELECT * FROM n", source_connection="plain").sync()
     assert (loaded.path, loaded.counts.inserted) == ("copy", 1)
+
+
+def test_settings_that_only_libpq_knows_are_kept(server: PostgresHarness, engine: object) -> None:
+    asked(server, "origin", "CREATE TABLE n AS SELECT 1::bigint id, 'a' note, 0.5::float8 ratio")
+    url = server.connection("target").resolved().fields()["url"]
+    register_connection(
+        PostgresConnection(
+            name="tuned", url=f"{url}?application_name=mine&options=-c%20statement_timeout%3D60000"
+        )
+    )
+
+    @ematix.pipeline(target=Numbers, source_connection="origin", target_connection="tuned")
+    def copied(conn: Any) -> str:
+        return "SELECT * FROM n"
+
+    loaded = copied.sync()
+    assert (loaded.path, loaded.counts.inserted) == ("spark", 1)
 
 
 EVENTS = """

@@ -300,6 +300,10 @@ class Backend(ABC):
         """While it lasts, a connection may be kept for the next question."""
         return contextlib.nullcontext()
 
+    def copying_from(self, other: Backend) -> contextlib.AbstractContextManager[object]:
+        """While it lasts, rows of another database may be copied here; it may prepare for them."""
+        return contextlib.nullcontext()
+
     @abstractmethod
     def table_query(self, table: str, columns: Mapping[str, str] | None) -> SourceQuery:
         """``SELECT source AS target, …`` from a table named as a user names it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from sqlglot import exp
@@ -23,10 +23,11 @@ from ematix_flow.backends.base import (
     SourceColumn,
     SourceQuery,
 )
+from ematix_flow.backends.parked import PARKED
 from ematix_flow.backends.postgres_errors import translate
 from ematix_flow.backends.postgres_landing import PostgresLanding
 from ematix_flow.backends.postgres_reads import in_one, in_parts
-from ematix_flow.backends.postgres_relay import require_known
+from ematix_flow.backends.postgres_relay import Line, Relay, require_known
 from ematix_flow.backends.spool import until_read
 from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.backends.sql_session import Session
@@ -40,6 +41,7 @@ from ematix_flow.sql.spark import quote, spark_ddl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from ematix_flow.connections import Connection
     from ematix_flow.engine.session import Engine
 
 _TYPES = {
@@ -83,6 +85,11 @@ _ROOM = "64MB"
 _CREATION_LOCK = 7_239_114_001
 
 
+def _greeting(*, read_only: bool) -> str:
+    only_reads = "; SET default_transaction_read_only = on" if read_only else ""
+    return f"SET TIME ZONE 'UTC'{only_reads}"
+
+
 class Postgres(SqlBackend):
     """A PostgreSQL database."""
 
@@ -102,6 +109,10 @@ class Postgres(SqlBackend):
         nul_in_text=False,
     )
 
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._relay: Relay | None = None
+
     def address(self) -> dict[str, Any]:
         """Where the server is and who we are there."""
         return cast(PostgresConnection, self.connection).address()
@@ -112,6 +123,7 @@ class Postgres(SqlBackend):
         names = {"database": "dbname"}
         return {
             "connect_timeout": 10,
+            "application_name": "ematix-flow",
             **{names.get(k, k): v for k, v in address.items() if k != "options"},
             **address["options"],
         }
@@ -120,11 +132,36 @@ class Postgres(SqlBackend):
         """A connection in autocommit mode, in UTC."""
         import psycopg
 
-        raw = psycopg.connect(**self.conninfo(), autocommit=True, application_name="ematix-flow")
-        raw.execute("SET TIME ZONE 'UTC'")
-        if read_only:
-            raw.execute("SET default_transaction_read_only = on")
+        raw = psycopg.connect(
+            **self.conninfo(),
+            autocommit=True,
+            # A statement prepared for one run would be unknown after what ends it.
+            prepare_threshold=None,
+        )
+        raw.execute(_greeting(read_only=read_only))
         return raw
+
+    def taken_over(self, *, read_only: bool) -> Any | None:
+        """Whatever it was told before is forgotten; if it still answers, it is as good as new."""
+        import psycopg
+
+        while (raw := PARKED.take(self._place)) is not None:
+            try:
+                raw.execute(_greeting(read_only=read_only))
+            except psycopg.Error:
+                raw.close()
+            else:
+                return raw
+        return None
+
+    def left_behind(self, raw: Any) -> bool:
+        """Without locks, settings and temporary tables."""
+        raw.execute("DISCARD ALL")
+        return PARKED.leave(self._place, raw, raw.close)
+
+    @property
+    def _place(self) -> Hashable:
+        return (self.kind, *sorted((name, str(value)) for name, value in self.conninfo().items()))
 
     def allow_writes(self, raw: Any) -> None:
         """As a new connection would: a server may refuse it all the same."""
@@ -138,11 +175,10 @@ class Postgres(SqlBackend):
 
     def begin(self, raw: Any) -> None:
         """One snapshot for all that the commit reads, and room to join whole tables in memory."""
-        raw.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         raw.execute(
-            "SELECT set_config('work_mem', %(room)s, true) "
-            "WHERE pg_size_bytes(current_setting('work_mem')) < pg_size_bytes(%(room)s)",
-            {"room": _ROOM},
+            "BEGIN ISOLATION LEVEL REPEATABLE READ; "
+            f"SELECT set_config('work_mem', '{_ROOM}', true) "
+            f"WHERE pg_size_bytes(current_setting('work_mem')) < pg_size_bytes('{_ROOM}')"
         )
 
     def run(self, raw: Any, sql: str, parameters: Sequence[Any]) -> int:
@@ -183,6 +219,27 @@ class Postgres(SqlBackend):
             return
         for backend in (self, other):
             require_known(backend.conninfo())
+
+    def copying_from(self, other: Backend) -> contextlib.AbstractContextManager[object]:
+        """Both databases are connected to, while others decide what is copied."""
+        return self.relay_from(cast("Postgres", other))
+
+    @contextlib.contextmanager
+    def relay_from(self, source: Postgres) -> Iterator[Relay]:
+        """A way from there to here; whoever asks inside the block is given the same."""
+        if self._relay is not None:
+            yield self._relay
+            return
+        place = ("relay", source._place, self._place)
+        line: Line = PARKED.take(place) or Line(source.conninfo(), self.conninfo())
+        relay = Relay(line, source_error=source.translate, target_error=self.translate)
+        self._relay = relay
+        try:
+            yield relay
+        finally:
+            self._relay = None
+            if not relay.done or not PARKED.leave(place, line, line.close):
+                line.close()
 
     def check_table(self, table: Table) -> None:
         """Arrays of arrays and of bytes have no form on the way in, JSON cannot be compared."""
@@ -280,29 +337,22 @@ class Postgres(SqlBackend):
 
     def inspect_in(self, session: Session, name: TableName) -> FoundTable | None:
         """From the system catalogue."""
-        where = "n.nspname = %s AND c.relname = %s"
-        key = (name.schema or self.default_schema, name.name)
         found = session.rows(
             "SELECT a.attname, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull, "
-            "a.atthasdef OR a.attidentity <> '' "
+            "a.atthasdef OR a.attidentity <> '', array_position(i.indkey::int2[], a.attnum) "
             "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
             "JOIN pg_namespace n ON n.oid = c.relnamespace "
-            f"WHERE {where} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-            key,
+            "LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary "
+            "WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped "
+            "ORDER BY a.attnum",
+            (name.schema or self.default_schema, name.name),
         )
         if not found:
             return None
-        keys = session.rows(
-            "SELECT a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
-            "JOIN pg_namespace n ON n.oid = c.relnamespace "
-            "CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k(attnum, position) "
-            "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum "
-            f"WHERE {where} AND i.indisprimary ORDER BY k.position",
-            key,
-        )
+        keys = sorted((place, column) for column, *_, place in found if place is not None)
         return FoundTable(
-            tuple(FoundColumn(n, found_type(d), d, null, default) for n, d, null, default in found),
-            tuple(n for (n,) in keys),
+            tuple(FoundColumn(n, found_type(d), d, null, given) for n, d, null, given, _ in found),
+            tuple(column for _, column in keys),
         )
 
     def describe(self, query: SourceQuery) -> tuple[SourceColumn, ...]:

@@ -52,9 +52,8 @@ class CopyTask:
         context = TaskContext.get()
         part = context.partitionId() if context else 0
         try:
-            with psycopg.connect(
-                **self.conninfo, application_name="ematix-flow", options="-c TimeZone=UTC"
-            ) as connection:
+            with psycopg.connect(**self.conninfo) as connection:
+                connection.execute("SET TIME ZONE 'UTC'")
                 rows, size = self._copy(connection, part, batches)
         except psycopg.Error as error:
             raise (translate(error, self.connection, {}) or error) from None

@@ -15,7 +15,6 @@ from ematix_flow import types as t
 from ematix_flow.backends.base import Backend, Load, Staged
 from ematix_flow.backends.bookkeeping import SCHEMA
 from ematix_flow.backends.postgres_copy import CopyTask, copied_value
-from ematix_flow.backends.postgres_relay import Relay
 from ematix_flow.backends.spark_changes import SparkChange
 from ematix_flow.backends.sql_landing import SqlLanding
 from ematix_flow.change import INCOMING, Counts, Revise
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
     from ematix_flow.backends.postgres import Postgres
+    from ematix_flow.backends.postgres_relay import Relay
     from ematix_flow.engine.session import Engine
 
 logger = logging.getLogger(__name__)
@@ -117,14 +117,7 @@ class PostgresLanding(SqlLanding):
 
     def stage_copy(self, source: Backend, select: str) -> Staged:
         """One ``COPY`` to another, into the target itself where the run is to create that."""
-        origin = cast("Postgres", source)
-        relay = Relay(
-            origin.conninfo(),
-            self.backend.conninfo(),
-            source_error=origin.translate,
-            target_error=self.backend.translate,
-        )
-        with relay:
+        with self.backend.relay_from(cast("Postgres", source)) as relay:
             count, size = self._relayed(relay, select)
         self._know_stage()
         self.load.announce("staged")
@@ -149,11 +142,11 @@ class PostgresLanding(SqlLanding):
             f"CAST({quoted(name, 'postgres')} AS {_unlimited(backend.stored_type(kind))})"
             for name, kind in columns
         )
-        self._create_stage((name, backend.stored_type(kind)) for name, kind in columns)
         query = f"SELECT {copied} FROM ({incoming}) AS {quoted('copied', 'postgres')}"
         # To hash a row takes longer than to hand it over to another process.
-        parallel = ROW_HASH_COLUMN in dict(columns)
-        return relay.copy(query, SCHEMA, self._stage_name, parallel=parallel)
+        relay.begin(query, parallel=ROW_HASH_COLUMN in dict(columns))
+        self._create_stage((name, backend.stored_type(kind)) for name, kind in columns)
+        return relay.copy(SCHEMA, self._stage_name)
 
     def _computed(self) -> dict[str, str]:
         """What is computed from a copied row when it is asked for: of few rows, as a rule."""
@@ -196,7 +189,8 @@ class PostgresLanding(SqlLanding):
         )
         alone = self.backend.commit_lock(self.session, creates=self._made_schema)
         with alone, self.session.transaction():
-            self.session.run(f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA, 'postgres')}")
+            if self._made_schema:
+                self.session.run(f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA, 'postgres')}")
             listed = ", ".join(f"{quoted(name, 'postgres')} {kind}" for name, kind in columns)
             logged = "" if self._becomes_target else "UNLOGGED "
             self.session.run(f"CREATE {logged}TABLE {self._stage} ({listed})")
@@ -266,8 +260,10 @@ class PostgresLanding(SqlLanding):
         """Drop the stage, and the schema if only a dry run has made it."""
         if not self._staged:
             return
-        self.session.run(f"DROP VIEW IF EXISTS pg_temp.{quoted('incoming', 'postgres')}")
-        self.session.run(f"DROP TABLE IF EXISTS {self._stage}, {self._parts}")
+        self.session.run(
+            f"DROP VIEW IF EXISTS pg_temp.{quoted('incoming', 'postgres')}; "
+            f"DROP TABLE IF EXISTS {self._stage}, {self._parts}"
+        )
         if self._made_schema:
             self._drop_empty_schema()
 

@@ -7,10 +7,10 @@ libpq would give them out one by one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from ematix_flow.sql.normalizers import CannotMatch
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ematix_flow.errors import EmatixError
 
 Translate = Callable[[Exception], "EmatixError | None"]
+_T = TypeVar("_T")
 
 _PLAIN = ("host", "port", "user", "password")
 _TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
@@ -37,93 +38,132 @@ def require_known(conninfo: Mapping[str, Any]) -> None:
         raise CannotMatch(f"rows cannot be copied over a connection with {', '.join(strange)}=")
 
 
+class Line:
+    """A connection to either database, for one copy after the other.
+
+    It has a thread and a loop of its own: whoever copies may be inside one, as in a notebook.
+    """
+
+    def __init__(self, source: Mapping[str, Any], target: Mapping[str, Any]) -> None:
+        self._addresses = (source, target)
+        self._held: list[Any] = [None, None]
+        self._loop = asyncio.new_event_loop()
+        self._closing: Future[None] | None = None
+        threading.Thread(target=self._serve, name="ematix-copy", daemon=True).start()
+
+    def _serve(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def begun(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Let work begin on the line's own thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def connected(self) -> tuple[Future[Any], Future[Any]]:
+        """Both connections, soon: those of the copy before, if they still answer, or new ones."""
+        return self.begun(self._answering(0)), self.begun(self._answering(1))
+
+    async def _answering(self, side: int) -> Any:
+        raw, self._held[side] = self._held[side], None
+        if raw is not None:
+            try:
+                await raw.reset(timeout=_PATIENCE)
+            except Exception:  # noqa: BLE001 - cut off while it waited: a new one will tell why
+                raw.terminate()
+            else:
+                self._held[side] = raw
+                return raw
+        self._held[side] = await _connected(self._addresses[side])
+        return self._held[side]
+
+    def close(self) -> None:
+        """Hang up on both sides."""
+        if self._closing is None:
+            self._closing = self.begun(self._closed())
+        self._closing.result(_PATIENCE)
+
+    async def _closed(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await _ended(*others)
+        for raw in self._held:
+            if raw is not None:
+                raw.terminate()
+        self._loop.call_soon(self._loop.stop)
+
+
 class Relay:
     """One copy, from a query of one database into a table of another.
 
-    It has a thread and a loop of its own: the caller may be inside one, as in a notebook. Both
-    sides are connected to from the start, while the caller prepares the table.
+    Both sides are connected to from the start, while the caller decides what to copy; the source is
+    read from ``begin`` on, while the caller makes the table.
     """
 
-    def __init__(
-        self,
-        source: Mapping[str, Any],
-        target: Mapping[str, Any],
-        *,
-        source_error: Translate,
-        target_error: Translate,
-    ) -> None:
-        self._addresses = (source, target)
+    def __init__(self, line: Line, *, source_error: Translate, target_error: Translate) -> None:
+        self._line = line
+        self._source, self._target = line.connected()
         self._source_error, self._target_error = source_error, target_error
+        self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_WAITING)
         self._size = 0
+        self.done = False
 
-    def __enter__(self) -> Relay:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="ematix-copy", daemon=True
-        )
-        self._thread.start()
-        self._source, self._target = (
-            asyncio.run_coroutine_threadsafe(_connected(address), self._loop)
-            for address in self._addresses
-        )
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        try:
-            asyncio.run_coroutine_threadsafe(self._closed(), self._loop).result()
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    def copy(
-        self, query: str, schema: str, table: str, *, parallel: bool = False
-    ) -> tuple[int, int]:
-        """All rows of the query into the table, or none; how many rows and bytes they were."""
+    def begin(self, query: str, *, parallel: bool = False) -> None:
+        """Start to read the rows of the query; a few pieces of them may wait for the table."""
         before = f"{_READ_ONLY}; {_EAGER}" if parallel else _READ_ONLY
+
+        async def begun() -> None:
+            self._reading = asyncio.ensure_future(self._read(before, query))
+            # Nobody will ask for its error if there never is a table.
+            self._reading.add_done_callback(lambda read: read.cancelled() or read.exception())
+
+        self._line.begun(begun())
+
+    def copy(self, schema: str, table: str) -> tuple[int, int]:
+        """All rows of the query into the table, or none; how many rows and bytes they were."""
         ended = threading.Event()
 
         async def told() -> tuple[int, int]:
             try:
-                return await self._copied(before, query, schema, table)
+                return await self._copied(schema, table)
             finally:
                 ended.set()
 
-        future = asyncio.run_coroutine_threadsafe(told(), self._loop)
+        future = self._line.begun(told())
         try:
             return future.result()
         except BaseException:
             future.cancel()
             ended.wait(_PATIENCE)
+            # What was being written may hold locks on the table, which is to be dropped now.
+            self._line.close()
             raise
 
-    async def _copied(self, before: str, query: str, schema: str, table: str) -> tuple[int, int]:
-        pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_WAITING)
-        read = asyncio.ensure_future(self._read(before, query, pieces))
-        written = asyncio.ensure_future(self._write(schema, table, pieces))
+    async def _copied(self, schema: str, table: str) -> tuple[int, int]:
+        read = self._reading
+        written = asyncio.ensure_future(self._write(schema, table))
         try:
             done, _ = await asyncio.wait((read, written), return_when=asyncio.FIRST_EXCEPTION)
             for task in (read, written):
                 if task in done:
                     task.result()
+            self.done = True
             return written.result(), self._size
         finally:
-            for task in (read, written):
-                task.cancel()
-            await asyncio.gather(read, written, return_exceptions=True)
+            await _ended(read, written)
 
-    async def _read(self, before: str, query: str, pieces: asyncio.Queue[bytes | None]) -> None:
+    async def _read(self, before: str, query: str) -> None:
         try:
             raw = await asyncio.wrap_future(self._source)
             await raw.execute(before)
-            await raw.copy_from_query(query, output=pieces.put, format="binary")
+            await raw.copy_from_query(query, output=self._pieces.put, format="binary")
         except Exception as error:
             raise (self._source_error(error) or error) from error
-        await pieces.put(None)
+        await self._pieces.put(None)
 
-    async def _write(self, schema: str, table: str, pieces: asyncio.Queue[bytes | None]) -> int:
+    async def _write(self, schema: str, table: str) -> int:
         async def arriving() -> AsyncIterator[bytes]:
-            while (piece := await pieces.get()) is not None:
+            while (piece := await self._pieces.get()) is not None:
                 self._size += len(piece)
                 yield piece
 
@@ -136,11 +176,11 @@ class Relay:
             raise (self._target_error(error) or error) from error
         return int(told.rpartition(" ")[2])
 
-    async def _closed(self) -> None:
-        for side in (self._source, self._target):
-            side.cancel()
-            with contextlib.suppress(Exception, asyncio.CancelledError):
-                (await asyncio.wrap_future(side)).terminate()
+
+async def _ended(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _connected(conninfo: Mapping[str, Any]) -> Any:
@@ -153,6 +193,6 @@ async def _connected(conninfo: Mapping[str, Any]) -> Any:
         database=conninfo.get("dbname"),
         timeout=float(conninfo.get("connect_timeout", 10)),
         # No other settings: a connection pool in between would refuse them at this point.
-        server_settings={"application_name": "ematix-flow", "timezone": "UTC"},
+        server_settings={"application_name": conninfo["application_name"], "timezone": "UTC"},
         **options,
     )

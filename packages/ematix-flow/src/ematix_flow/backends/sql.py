@@ -143,7 +143,16 @@ class SqlBackend(Backend):
 
     def _opened(self, *, read_only: bool) -> Session:
         with self.translated():
-            return Session(self, self.connect(read_only=read_only), read_only=read_only)
+            raw = self.taken_over(read_only=read_only) or self.connect(read_only=read_only)
+            return Session(self, raw, read_only=read_only)
+
+    def taken_over(self, *, read_only: bool) -> Any | None:
+        """A connection that an earlier run of this process has left, as good as new."""
+        return None
+
+    def left_behind(self, raw: Any) -> bool:
+        """Whether a connection was left to the next run of this process, as good as new."""
+        return False
 
     def allow_writes(self, raw: Any) -> None:
         """Let a connection write that was opened for reading."""

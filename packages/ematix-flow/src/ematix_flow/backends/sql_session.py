@@ -66,6 +66,14 @@ class Session:
             self.backend.allow_writes(self.raw)
         self.read_only = False
 
+    def leave(self) -> bool:
+        """Leave the driver's connection to the next run; False if it is to be closed."""
+        try:
+            with self.backend.translated():
+                return self.backend.left_behind(self.raw)
+        except EmatixError:
+            return False
+
     def close(self) -> None:
         """Close the driver's connection."""
         with contextlib.suppress(EmatixError), self.backend.translated():
@@ -82,15 +90,23 @@ class IdleSession:
 
     @contextlib.contextmanager
     def kept(self, opened: Callable[[], Session]) -> Iterator[None]:
-        """While it lasts, connections are kept; the first is opened while others are, too."""
+        """While it lasts, connections are kept; the first is opened while others are, too.
+
+        After it, they are left to the next run of this process where that is possible.
+        """
         self._wanted, self._coming = True, _begun(opened)
         try:
             yield
-        finally:
+        except BaseException:
             self._wanted = False
+            raise
+        finally:
             if self._coming is not None:
                 self._coming.add_done_callback(_closed)
-            self._drop()
+            session, self._session = self._session, None
+            if session is not None:
+                self._part(session)
+            self._wanted = False
 
     def take(self, *, read_only: bool) -> Session | None:
         """The connection that waits here, if it is of use."""
@@ -116,12 +132,11 @@ class IdleSession:
         if self._wanted and session.read_only and self._session is None:
             self._session = session
         else:
-            session.close()
+            self._part(session)
 
-    def _drop(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+    def _part(self, session: Session) -> None:
+        if not self._wanted or not session.leave():
+            session.close()
 
 
 def _begun(opened: Callable[[], Session]) -> Future[Session]:

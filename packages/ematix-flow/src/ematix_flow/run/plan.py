@@ -36,7 +36,7 @@ from ematix_flow.run.incoming import (
     plan_columns,
     staged,
 )
-from ematix_flow.run.paths import choose_path
+from ematix_flow.run.paths import choose_path, direct_path
 from ematix_flow.run.purpose import ORDINARY, Purpose
 from ematix_flow.run.ranges import Slice, slice_of
 from ematix_flow.run.reading import Reading, holding_rows, read_plan
@@ -44,6 +44,7 @@ from ematix_flow.run.row_conditions import check_conditions
 from ematix_flow.run.row_transforms import apply_row_transforms, check_row_transforms
 from ematix_flow.run.transforms import post_steps
 from ematix_flow.run.watermarks import Since, since
+from ematix_flow.sql.normalizers import CannotMatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -137,6 +138,8 @@ def planned(
         }
         tables = [t.table for t in spec.targets]
         reading = read_plan(spec, tables, source=source, givers=givers)
+        if not asking:
+            stack.enter_context(_ready_to_copy(spec, reading, sinks[0]))
         plans = []
         for target, sink, label in zip(spec.targets, sinks, spec.target_labels, strict=True):
             try:
@@ -148,6 +151,17 @@ def planned(
             else:
                 plans.append(dataclasses.replace(plan, label=label))
         yield tuple(plans)
+
+
+def _ready_to_copy(
+    spec: PipelineSpec, reading: Reading, sink: Backend
+) -> contextlib.AbstractContextManager[object]:
+    """What can be done for a copy before it is known in detail."""
+    if reading.query is not None and spec.options.force_path != "spark":
+        with contextlib.suppress(CannotMatch):
+            if direct_path(spec, reading.source, sink)[0] == "copy":
+                return sink.copying_from(reading.source)
+    return contextlib.nullcontext()
 
 
 def _sink(target: TargetSpec) -> Backend:
