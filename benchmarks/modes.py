@@ -61,13 +61,20 @@ def measure_modes(
             if phase == "changed":
                 touch(source, turn)
             for mode in MODES:
-                for name, system in systems.items():
+                for name, system in in_turn(systems, turn):
                     seconds = system.load(mode, limit=LIMIT)
                     print(f"round {turn}: {mode} {phase} {name} {seconds:.2f} s", flush=True)
                     # The first round warms sessions, caches and compilers.
                     if turn:
                         taken.setdefault(f"{mode} {phase}: {name}", []).append(seconds)
     return taken
+
+
+def in_turn(systems: dict[str, Loader], turn: int) -> list[tuple[str, Loader]]:
+    """Every system is the first to read what has just been changed, one round after the other."""
+    listed = list(systems.items())
+    first = turn % len(listed)
+    return [*listed[first:], *listed[:first]]
 
 
 def cold_seconds(source: str, target: str, name: str, home: Path) -> float:

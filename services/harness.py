@@ -1,7 +1,8 @@
 """Starts servers, shares them between processes, stops them when nobody needs them.
 
-State lives in ``.services/<name>/``: ``state.json`` (readable by its owner only) says where the
-server is and who leases it, ``server.log`` keeps its output. Data is thrown away on stop.
+State lives in ``.services/<name>/``, or where ``SERVICES_STATE`` says: ``state.json`` (readable by
+its owner only) says where the server is and who leases it, ``server.log`` keeps its output. Data is
+thrown away on stop.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import services
 from services import process
 from services.service import ROOT, Endpoint, Service, ServiceError, exclusive
 
-STATE = ROOT / ".services"
+STATE = Path(os.environ.get("SERVICES_STATE", ROOT / ".services")).resolve()
 KEEP = 0
 """The lease of ``services start``: the server stays until it is told to stop."""
 
