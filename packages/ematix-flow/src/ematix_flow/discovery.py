@@ -54,11 +54,6 @@ class Project:
                 raise failures[0] if len(failures) == 1 else ProjectErrors(failures) from None
             raise
 
-    def raise_errors(self) -> None:
-        """Raise everything that is wrong in one report."""
-        if self.errors:
-            raise self.errors[0] if len(self.errors) == 1 else ProjectErrors(self.errors)
-
 
 @contextlib.contextmanager
 def load_project(modules: Sequence[str] = ()) -> Iterator[Project]:

@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 
 PLACE = "_em_file"
 _GOOD_BYTES = 128 << 20
-_POOR_BYTES = 32 << 20
+# To pack bigger files would cost more than their readers ever save.
+_POOR_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
