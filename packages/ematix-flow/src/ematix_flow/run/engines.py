@@ -6,6 +6,7 @@ has moved it is known which of the two it is.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -85,6 +86,8 @@ def refuse_frame(spec: PipelineSpec, engine: EngineChoice, reading: Reading) -> 
 
 def reasons_in(spec: PipelineSpec) -> Iterator[str]:
     """Everything in a declaration for which only Apache Spark will do."""
+    if not sys.platform.startswith("linux"):
+        yield "only on Linux can it have a network of its own"
     if has_other_session():
         yield "this process has a Spark session already"
     if len(spec.targets) > 1:
