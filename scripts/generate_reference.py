@@ -249,7 +249,7 @@ def _executed(option: str) -> str:
         )(lambda: None)
     if not declared.spec.not_yet:
         raise SystemExit(f"option {option} is executed now: remove it from _PROBES")
-    return "`auto` only" if option == "engine" else LATER
+    return "all but `distributed`" if option == "engine" else LATER
 
 
 # Errors, settings, support

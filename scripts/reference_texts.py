@@ -74,7 +74,7 @@ OPTIONS = {
     "continue_on_failure_post": "Whether a failure there leaves the run succeeded.",
     "continue_on_target_failure": "Whether the other targets go on when one fails.",
     "prefix": "The folder of a target made of files, instead of `schema/name`.",
-    "engine": "Which engine runs it.",
+    "engine": "Which engine runs it: `auto`, `local` or `sail`, as `EMATIX_FLOW_ENGINE`.",
     "peers": "Worker processes to distribute the run over.",
     "master": "An existing Spark cluster.",
 }
@@ -147,7 +147,8 @@ SETTINGS = {
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
     "EMATIX_FLOW_SPARK_REMOTE": "A Spark Connect server (`sc://…`) instead of embedded Spark.",
     "EMATIX_FLOW_ENGINE": "`local`: Spark in this process, whatever else is up; `auto`: the warm "
-    "engine of this folder when there is one that fits (the default).",
+    "engine of this folder when there is one that fits (the default); `sail`: Sail, for what it "
+    "does as Spark does (see the how-to *Run without Java*).",
     "EMATIX_FLOW_CACHE_DIR": "Where jars and the class archive are kept.",
     "JAVA_HOME": "A Java 17 or newer to use; without one, the bundled Java is used.",
     "PYSPARK_PYTHON": "The Python of Spark's workers; without it, the one that runs `flow`.",
@@ -156,6 +157,6 @@ SETTINGS = {
 TOML_KEYS = {
     "project.modules": "Modules, files or folders that declare pipelines.",
     "project.run_log": "The run log of this project, a path or a URL.",
-    "project.engine": "`local` or `auto`, as `EMATIX_FLOW_ENGINE`.",
+    "project.engine": "`local`, `auto` or `sail`, as `EMATIX_FLOW_ENGINE`.",
     "connections.<name>": "A connection: its `kind` and fields, or just `url`.",
 }

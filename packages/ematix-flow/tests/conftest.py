@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,12 +50,15 @@ def registry() -> Iterator[Registry]:
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
     """The one Spark engine of the whole session, with every connector on its class path."""
-    from ematix_flow.config import setting
+    from ematix_flow.config import SAIL, setting
     from ematix_flow.engine.session import open_engine
     from ematix_flow.engine.settings import derive
 
     with quick_java():
-        opened = open_engine(derive(jars=("postgres",), remote=setting("SPARK_REMOTE")))
+        settings = derive(jars=("postgres",), remote=setting("SPARK_REMOTE"))
+        if setting("ENGINE") == SAIL:
+            settings = replace(derive(), sail=True)
+        opened = open_engine(settings)
     yield opened
     opened.stop()
 

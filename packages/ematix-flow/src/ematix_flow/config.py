@@ -25,7 +25,8 @@ PROJECT_FILE = ".ematix-flow.toml"
 DEFAULT_CONNECTION = "default"
 _PREFIX = "EMATIX_FLOW_"
 LOCAL = "local"
-ENGINES = ("auto", LOCAL)
+SAIL = "sail"
+ENGINES = ("auto", LOCAL, SAIL)
 ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
 _PROJECT_KEYS = ("modules", "run_log", "engine")
 
@@ -90,17 +91,26 @@ def project_settings() -> ProjectSettings:
     return ProjectSettings(path.parent, tuple(modules), run_log, engine)
 
 
-def engine_choice() -> str:
-    """Which Spark to use: ``local`` is one of this process, ``auto`` may be the warm engine."""
+def engine_choice(declared: str | None = None) -> tuple[str, str]:
+    """Which engine to use, and who says so; ``declared`` is what the pipeline says.
+
+    ``local`` is a Spark of this process, ``auto`` may be the warm engine, ``sail`` is Sail.
+    """
     named = setting("ENGINE")
     if named is not None:
         _check_engine(named, ENGINE_VARIABLE)
-    return named or project_settings().engine or ENGINES[0]
+        return named, f"{ENGINE_VARIABLE} or --engine"
+    if declared not in (None, ENGINES[0]):
+        return str(declared), f"engine={declared!r} of the pipeline"
+    project = project_settings().engine
+    return (project, f"engine in {PROJECT_FILE}") if project else (ENGINES[0], "the default")
 
 
 def _check_engine(name: object, where: str) -> None:
     if name not in ENGINES:
-        raise ConfigError(f"{where} is {name!r}", fix=f"it may be {' or '.join(ENGINES)}")
+        *most, last = ENGINES
+        allowed = f"{', '.join(most)} or {last}"
+        raise ConfigError(f"{where} is {name!r}", fix=f"it may be {allowed}")
 
 
 def resolve_connection(name: str) -> ResolvedConnection:

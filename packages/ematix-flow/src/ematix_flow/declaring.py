@@ -276,6 +276,6 @@ _LATER = {
 def not_yet(given: Mapping[str, Any]) -> list[str]:
     """The declared features that this version checks but does not execute."""
     later = [shown for option, shown in _LATER.items() if given.get(option)]
-    if given.get("engine", "auto") != "auto":
+    if given.get("engine") == "distributed":
         later.append(f"engine={given['engine']!r}")
     return later

@@ -261,6 +261,7 @@ def _spec_of(
         depends_on=pipeline_names(given["depends_on"]),
         retry=retry_policy(given["retry"]),
         upstream_freshness_secs=given["upstream_freshness_secs"],
+        engine=given["engine"],
         not_yet=tuple(not_yet(given)),
         doc=inspect.getdoc(function) or "",
     )

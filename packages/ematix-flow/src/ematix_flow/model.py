@@ -182,6 +182,7 @@ class PipelineSpec:
     depends_on: tuple[str, ...] = ()
     retry: RetryPolicy | None = None
     upstream_freshness_secs: int | None = None
+    engine: str = "auto"
     not_yet: tuple[str, ...] = ()
     doc: str = ""
 

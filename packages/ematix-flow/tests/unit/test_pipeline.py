@@ -200,9 +200,9 @@ class TestRunning:
         assert "nothing" in wrong.errors[0]
 
     def test_what_comes_later(self) -> None:
-        held = declared(lambda conn: "SELECT number FROM raw", engine="sail")
+        held = declared(lambda conn: "SELECT number FROM raw", engine="distributed")
         for attempt in (held.sync, held, held.preview, held.dry_run):
-            with pytest.raises(NotAvailableYet, match="engine='sail' is not available yet"):
+            with pytest.raises(NotAvailableYet, match="engine='distributed' is not available yet"):
                 attempt()
         assert not held.validate().ok
 

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from ematix_flow.change import Change, Counts
     from ematix_flow.connections import Connection
     from ematix_flow.engine.session import Engine
-    from ematix_flow.model import Column, FileOptions, Table, TableName
+    from ematix_flow.model import (
+        Column,
+        FileOptions,
+        PipelineSpec,
+        Table,
+        TableName,
+        TargetSpec,
+    )
     from ematix_flow.types import ColumnType
 
 
@@ -391,6 +398,18 @@ class Backend(ABC):
     @abstractmethod
     def land(self, load: Load) -> Landing:
         """One run's way into this target."""
+
+    def needs_spark_to_read(self, spec: PipelineSpec) -> str | None:
+        """Why only Apache Spark reads this source of a pipeline; None where Sail does so alike."""
+        return f"{self.kind} has not been proven on it as a source"
+
+    def has_plain_numbers(self, spec: PipelineSpec) -> bool:
+        """Whether no text of the source is a number with an exponent."""
+        return False
+
+    def needs_spark_to_write(self, target: TargetSpec) -> str | None:
+        """Why only Apache Spark writes this target; None where Sail does so alike."""
+        return f"{self.kind} has not been proven on it as a target"
 
     @abstractmethod
     def committed(self, run_id: str, name: TableName, prefix: str | None = None) -> Counts | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from ematix_flow.engine.session import Engine
+    from ematix_flow.model import PipelineSpec, TargetSpec
 
 
 def stage_root(file: Path) -> Path:
@@ -54,6 +55,14 @@ class EmbeddedBackend(SqlBackend):
         """The file."""
         return {"kind": self.kind, "path": str(self.file)}
 
+    def needs_spark_to_read(self, spec: PipelineSpec) -> str | None:
+        """It is spooled by this process, in the Spark form of every type."""
+        return None
+
+    def needs_spark_to_write(self, target: TargetSpec) -> str | None:
+        """What is staged is Parquet; the database does the rest."""
+        return None
+
     def same_database(self, other: Any) -> bool:
         """Whether both are the same file."""
         return type(other) is type(self) and self.file == other.file
@@ -89,8 +98,20 @@ class EmbeddedLanding(SqlLanding):
         self.load.announce("staging")
         self.folder = StageFolder(self.root, self.load.run.run_id)
         target = self.folder.path / "rows"
-        rows.selectExpr(*self.staged_columns()).write.parquet(str(target))
-        files = sorted(target.glob("*.parquet"))
+        rows.selectExpr(*self.staged_columns()).write.parquet(target.as_uri())
+        files = sorted(target.glob("*.parquet")) or [_no_rows(target, rows, self.staged_columns())]
         count = sum(pq.read_metadata(f).num_rows for f in files)
         self.load.announce("staged")
         return Staged(count, sum(f.stat().st_size for f in files), target)
+
+
+def _no_rows(folder: Path, rows: DataFrame, columns: list[str]) -> Path:
+    """A file that only says which columns there are: Sail writes none where it has no rows."""
+    import pyarrow.parquet as pq
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(rows.selectExpr(*columns).schema, timezone="UTC")
+    folder.mkdir(exist_ok=True)
+    file = folder / "none.parquet"
+    pq.write_table(schema.empty_table(), file)
+    return file

@@ -177,7 +177,7 @@ def write_encoded(rows: DataFrame, form: FileFormat, folder: Path) -> None:
     elif form.format == "json_lines":
         options = {"ignoreNullFields": False}
     writer = rows.write.options(**options).format(_SPARK_FORMATS[form.format])
-    writer.save(f"file:{folder}")
+    writer.save(f"file://{folder}")
 
 
 def _csv_marks(form: FileFormat) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def _read_csv(
 
 def spark_path(path: Path) -> str:
     """A path as Spark takes it: local, and none of its characters a wildcard."""
-    return "file:" + re.sub(r"([\\\[\]{}*?,])", r"\\\1", str(path))
+    return "file://" + re.sub(r"([\\\[\]{}*?,])", r"\\\1", str(path))
 
 
 def count_rows(path: Path, form: FileFormat) -> int | None:

@@ -10,6 +10,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,10 @@ from ematix_flow.backends.file_schemas import (
     line_end,
     not_utf8,
 )
+from ematix_flow.backends.file_spool import read_plain_csv, unusual_path, why_spark
 from ematix_flow.backends.manifest import FOLDER, Manifest, ManifestLog
 from ematix_flow.connections import format_from_path
+from ematix_flow.engine.session import on_sail
 from ematix_flow.errors import DataError, EmatixError, Permanent, Unsupported
 from ematix_flow.sql.spark import quote, spark_ddl
 
@@ -64,6 +67,8 @@ class Relation:
 
     columns: tuple[SourceColumn, ...]
     load: Callable[[SparkSession], DataFrame]
+    needs_spark: Callable[[], str | None] = lambda: "only Spark loads it"
+    has_plain_numbers: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,11 @@ class Store:
     def manifest(self, folder: Path, manifest: Manifest) -> Relation:
         """Exactly the live files of a manifest, with its logical types."""
         columns = tuple(SourceColumn(c.name, c.type) for c in manifest.columns)
-        return Relation(columns, lambda spark: load_manifest(spark, folder, manifest))
+        layouts = {file.layout.format for file in manifest.files}
+        other = next(iter(layouts - {"parquet"}), None)
+        reason = f"the files in {folder} are {other}" if other else unusual_path([folder])
+        load = partial(load_manifest, folder=folder, manifest=manifest)
+        return Relation(columns, load, lambda: reason)
 
     def plain(self, files: Sequence[Path], *, format: str | None = None) -> Relation:
         """Files without a manifest, all of one format."""
@@ -166,6 +175,8 @@ class Store:
         return Relation(
             tuple(SourceColumn(c.name, c.type) for c in listed),
             lambda spark: _load_parts(spark, parts, listed),
+            lambda: next(filter(None, (why_spark(p.form, p.files) for p in parts)), None),
+            has_plain_numbers=all(part.form.format == "csv" for part in parts),
         )
 
     def reading(self, files: Sequence[Path], format: str | None = None) -> FileFormat:
@@ -332,7 +343,10 @@ def _load_part(spark: SparkSession, part: _Part, listed: Sequence[FileColumn]) -
         if form.terminator is None and len(ends) == 1 and not split:
             # Left to find it, Spark would also turn line ends inside quotes into one kind.
             form = replace(form, terminator=ends.pop())
-    rows = read_encoded(spark, form, part.files, ddl, split_lines=split)
+    if form.format == "csv" and on_sail():
+        rows = read_plain_csv(spark, form, part.files, [c.name for c in part.columns])
+    else:
+        rows = read_encoded(spark, form, part.files, ddl, split_lines=split)
     return rows.selectExpr(
         *(
             f"{here[c.name].decoded() if c.name in here else c.missing()} AS {quote(c.name)}"

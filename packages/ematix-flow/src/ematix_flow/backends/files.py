@@ -41,6 +41,7 @@ from ematix_flow.change import CURRENT, INCOMING, Counts, Replace, Revise
 from ematix_flow.connections import ObjectStoreLocalConnection
 from ematix_flow.errors import (
     DataError,
+    EmatixError,
     Permanent,
     Unsupported,
 )
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from ematix_flow.connections import Connection
     from ematix_flow.engine.session import Engine
+    from ematix_flow.model import PipelineSpec
 
 _GOOD_BYTES = 128 << 20
 _POOR_BYTES = 32 << 20
@@ -112,6 +114,21 @@ class Files(Backend):
         """The rows of a query."""
         with file_errors(self.name):
             return self.look_up(query).run(engine.spark)
+
+    def needs_spark_to_read(self, spec: PipelineSpec) -> str | None:
+        """A query is Spark SQL; a table or file that is named is read as it stands."""
+        if spec.source_table is None:
+            return f"its query of {self.name!r} is Spark SQL"
+        try:
+            found = self.look_up(self.table_query(spec.source_table, None))
+        except EmatixError:
+            return None  # the run says what is wrong
+        return next(filter(None, (r.needs_spark() for r in found.relations.values())), None)
+
+    def has_plain_numbers(self, spec: PipelineSpec) -> bool:
+        """Only CSV files have been looked through."""
+        found = self.look_up(self.table_query(spec.source_table or "", None))
+        return all(relation.has_plain_numbers for relation in found.relations.values())
 
     def check_table(self, table: Table) -> None:
         """Refuse a declared table that these files cannot hold."""

@@ -28,7 +28,8 @@ from ematix_flow.backends.postgres_errors import translate
 from ematix_flow.backends.postgres_landing import PostgresLanding
 from ematix_flow.backends.postgres_reads import in_one, in_parts
 from ematix_flow.backends.postgres_relay import Line, Relay, require_known
-from ematix_flow.backends.spool import until_read
+from ematix_flow.backends.postgres_spool import copied_text, spool_copy
+from ematix_flow.backends.spool import spool_folder, until_read
 from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.backends.sql_session import Session
 from ematix_flow.connections import PostgresConnection
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from ematix_flow.connections import Connection
     from ematix_flow.engine.session import Engine
+    from ematix_flow.model import PipelineSpec, TargetSpec
 
 _TYPES = {
     "small_int": "smallint",
@@ -384,6 +386,8 @@ class Postgres(SqlBackend):
 
     def read(self, engine: Engine, query: SourceQuery) -> DataFrame:
         """JDBC over the wrapped query, then the Spark form of every column."""
+        if engine.kind == "sail":
+            return self._read_spooled(engine, query)
         with self.session(read_only=True) as session:
             columns = self._described(session, query)
             parts = in_parts(self, session, query, configured().cores)
@@ -411,6 +415,32 @@ class Postgres(SqlBackend):
         else:
             rows = reader.jdbc(url, source, properties=options)
         return rows.selectExpr(*(f"{_in_form(n, d)} AS {quote(n)}" for n, d in columns))
+
+    def _read_spooled(self, engine: Engine, query: SourceQuery) -> DataFrame:
+        """Copied to Parquet by this process, which Sail reads: it has no JDBC."""
+        file = spool_folder() / "rows.parquet"
+        with self.session(read_only=True) as session:
+            columns = self._described(session, query)
+            kinds = [found_type(declared) for _, declared in columns]
+            items = [
+                copied_text(_on_the_wire(quoted(n, "postgres"), d), kind)
+                for (n, d), kind in zip(columns, kinds, strict=True)
+            ]
+            select = f"SELECT {', '.join(items)} FROM {self.subquery(query)}"
+            with self.translated():
+                spool_copy(session.raw, select, kinds, file)
+        rows = engine.spark.read.parquet(file.as_uri())
+        return rows.selectExpr(
+            *(f"{_in_form(f'c{i}', d)} AS {quote(n)}" for i, (n, d) in enumerate(columns))
+        )
+
+    def needs_spark_to_read(self, spec: PipelineSpec) -> str | None:
+        """This process can copy the rows in place of Spark."""
+        return None
+
+    def needs_spark_to_write(self, target: TargetSpec) -> str | None:
+        """What is staged is copied by this process, too."""
+        return None
 
     def land(self, load: Load) -> PostgresLanding:
         """Stage in an unlogged table."""

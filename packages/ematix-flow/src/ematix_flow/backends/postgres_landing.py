@@ -108,11 +108,9 @@ class PostgresLanding(SqlLanding):
         values = [
             f"{copied_value(quote(name), kind)} AS c{i}" for i, (name, kind) in enumerate(columns)
         ]
-        copied = rows.selectExpr(*values).mapInArrow(task, "rows BIGINT, bytes BIGINT")
-        done = copied.selectExpr("sum(rows)", "sum(bytes)").first()
+        count, size = engine.copy_rows(rows.selectExpr(*values), task)
         self._know_stage()
         load.announce("staged")
-        count, size = (done[0] or 0, done[1] or 0) if done else (0, 0)
         return Staged(count, size, self._stage)
 
     def stage_copy(self, source: Backend, select: str) -> Staged:

@@ -111,6 +111,7 @@ def _show(plan: Preview, *, first: bool) -> None:
     say(f"target    {plan.target} in {plan.target_connection} {_info(plan.target_info)}".rstrip())
     say(f"mode      {plan.mode}")
     say(f"path      {plan.path}: {plan.path_reason}")
+    say(f"engine    {plan.engine}: {plan.engine_reason}")
     if plan.source_read is not None:
         say(f"read      {plan.source_read}")
     _block("source SQL", [plan.source_sql])

@@ -22,14 +22,16 @@ from ematix_flow.engine.failures import translate
 from ematix_flow.engine.jars import ensure_jars
 from ematix_flow.engine.java import find_java
 from ematix_flow.engine.jvm import Jvm, JvmPlan, python_path
-from ematix_flow.engine.protocol import Job, Progress
+from ematix_flow.engine.protocol import Job, Progress, copied_by_tasks
 from ematix_flow.engine.settings import EngineSettings, context_conf, derive, session_conf
 from ematix_flow.engine.workspace import Workspace
 from ematix_flow.errors import EmatixError, EngineError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ematix_flow.engine.protocol import RowTask
 
 _LOGS_KEPT = 20
 _CLASS_LOG = "classes.log"
@@ -147,6 +149,10 @@ class ClassicEngine:
 
     def _jvm_class(self, name: str) -> Any:
         return getattr(self._context._jvm, name)
+
+    def copy_rows(self, rows: DataFrame, task: RowTask) -> tuple[int, int]:
+        """Every Spark task hands its partition over."""
+        return copied_by_tasks(rows, task)
 
     @contextlib.contextmanager
     def job(self, description: str) -> Iterator[Job]:

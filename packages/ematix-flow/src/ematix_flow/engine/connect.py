@@ -16,13 +16,15 @@ from ematix_flow.engine.failures import translate
 from ematix_flow.engine.gateway import quiet_loggers
 from ematix_flow.engine.jars import ensure_jars
 from ematix_flow.engine.late_pandas import pandas_when_needed
-from ematix_flow.engine.protocol import Job, Progress
+from ematix_flow.engine.protocol import Job, Progress, copied_by_tasks
 from ematix_flow.engine.settings import EngineSettings, session_conf
 from ematix_flow.engine.user_functions import serve_both_kinds
 from ematix_flow.errors import EngineError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ematix_flow.engine.protocol import RowTask
 
 _MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
 
@@ -46,6 +48,11 @@ class ConnectEngine:
     def spark(self) -> SparkSession:
         """The session."""
         return self._spark
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread of this process is at work here."""
+        return bool(self._running)
 
     @property
     def alive(self) -> bool:
@@ -91,6 +98,10 @@ class ConnectEngine:
             clone.interruptAll()
             clone.client.release_session()
             clone.client.close()
+
+    def copy_rows(self, rows: DataFrame, task: RowTask) -> tuple[int, int]:
+        """Every Spark task hands its partition over."""
+        return copied_by_tasks(rows, task)
 
     @contextlib.contextmanager
     def job(self, description: str) -> Iterator[Job]:
@@ -168,10 +179,23 @@ def attach(settings: EngineSettings) -> ConnectEngine:
     return ConnectEngine(open_session(settings), settings)
 
 
+def load_client() -> None:
+    """Load what a session needs, for whoever has to wait for the server anyway."""
+    with pandas_when_needed():
+        import pyspark.sql.connect.session  # noqa: F401
+
+
 def open_session(
-    settings: EngineSettings, *, seconds: float | None = None, loopback: bool = False
+    settings: EngineSettings,
+    *,
+    seconds: float | None = None,
+    loopback: bool = False,
+    socket: Path | None = None,
 ) -> SparkSession:
-    """A session with our settings, made the process's own; ``seconds`` limits the wait for it."""
+    """A session with our settings, made the process's own; ``seconds`` limits the wait for it.
+
+    It is reached by the ``socket`` if there is one.
+    """
     with pandas_when_needed():
         from pyspark import SparkContext
         from pyspark.sql.connect.session import SparkSession as RemoteSession
@@ -186,7 +210,7 @@ def open_session(
     # PySpark's functions look here to decide which kind of column to build.
     os.environ[_MODE_VARIABLE] = "1"
     remote = str(settings.remote)
-    spark: Any = RemoteSession(connection=_by_loopback(remote) if loopback else remote)
+    spark: Any = RemoteSession(connection=_found_at(remote, loopback=loopback, socket=socket))
     try:
         _configure(spark, session_conf(settings), seconds=seconds)
     except Exception as error:
@@ -198,17 +222,20 @@ def open_session(
     return spark  # type: ignore[no-any-return]
 
 
-def _by_loopback(remote: str) -> Any:
+def _found_at(remote: str, *, loopback: bool, socket: Path | None) -> Any:
     """The one address of a server of our own; who listens on another of ``localhost`` is not it."""
+    if not loopback and socket is None:
+        return remote
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
-    class Loopback(DefaultChannelBuilder):
+    class Own(DefaultChannelBuilder):
         @property
         def endpoint(self) -> str:
-            return f"127.0.0.1:{self._port}"
+            return f"127.0.0.1:{self._port}" if socket is None else f"unix:{socket}"
 
-    # A proxy of the environment does not lead back to this machine.
-    return Loopback(remote, channelOptions=[("grpc.enable_http_proxy", 0)])
+    # A proxy of the environment does not lead back to this machine, and a path names no host.
+    options = [("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost")]
+    return Own(remote, channelOptions=options)
 
 
 def _configure(spark: Any, conf: Mapping[str, str], *, seconds: float | None) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+
+    RowTask = Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Engine(Protocol):
 
     @property
     def kind(self) -> str:
-        """``spark`` or ``spark-connect``."""
+        """``spark``, ``spark-connect`` or ``sail``."""
 
     @property
     def spark(self) -> SparkSession:
@@ -60,6 +63,9 @@ class Engine(Protocol):
     def delta_commit(self) -> AbstractContextManager[SparkSession]:
         """A session for one commit to a Delta table, whose settings nobody else sees."""
 
+    def copy_rows(self, rows: DataFrame, task: RowTask) -> tuple[int, int]:
+        """Let a task take all rows, part by part; how many rows and bytes it says it took."""
+
     def job(self, description: str) -> AbstractContextManager[Job]:
         """Mark all Spark work that this thread starts inside the block as one job."""
 
@@ -68,3 +74,10 @@ class Engine(Protocol):
 
     def stop(self) -> None:
         """Give back what the engine holds. A session made by the user stays up."""
+
+
+def copied_by_tasks(rows: DataFrame, task: RowTask) -> tuple[int, int]:
+    """Every Spark task hands its partition over."""
+    copied = rows.mapInArrow(task, "rows BIGINT, bytes BIGINT")
+    done = copied.selectExpr("sum(rows)", "sum(bytes)").first()
+    return (done[0] or 0, done[1] or 0) if done else (0, 0)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
+from dataclasses import dataclass
 
-from ematix_flow.config import LOCAL, engine_choice, setting
+from ematix_flow.config import LOCAL, SAIL, engine_choice, setting
 from ematix_flow.engine.protocol import Engine, Job, Progress
 from ematix_flow.engine.settings import EngineSettings, derive
 from ematix_flow.errors import EngineError
@@ -17,10 +19,14 @@ from ematix_flow.errors import EngineError
 __all__ = [
     "Engine",
     "EngineBarred",
+    "EngineChoice",
     "Job",
     "Progress",
     "configured",
     "current_engine",
+    "has_other_session",
+    "on_engine",
+    "on_sail",
     "open_engine",
     "prepare_engine",
     "run_session",
@@ -29,6 +35,22 @@ __all__ = [
 ]
 
 _barred: ContextVar[bool] = ContextVar("ematix_engine_barred", default=False)
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """The engine of one run: ``auto``, ``local`` or ``sail``, and why it is this one."""
+
+    name: str
+    reason: str
+
+    @property
+    def is_sail(self) -> bool:
+        """Whether it is Sail and not Apache Spark."""
+        return self.name == SAIL
+
+
+_chosen: ContextVar[EngineChoice | None] = ContextVar("ematix_engine_choice", default=None)
 
 
 class _Process:
@@ -153,12 +175,45 @@ def shared_engine() -> Engine:
 
 def configured(needs: Sequence[str] = ()) -> EngineSettings:
     """The settings that environment and project ask for; ``needs`` are jars that will be used."""
+    choice = _chosen.get()
+    if choice is not None and choice.is_sail:
+        return dataclasses.replace(derive(), sail=True)
     settings = derive(remote=setting("SPARK_REMOTE"))
-    if engine_choice() == LOCAL or settings.remote is not None:
+    name = engine_choice()[0] if choice is None else choice.name
+    if name == LOCAL or settings.remote is not None:
         return settings
     from ematix_flow.engine.warm import lacking
 
     return dataclasses.replace(settings, warm=not lacking(needs))
+
+
+@contextlib.contextmanager
+def on_engine(choice: EngineChoice) -> Iterator[None]:
+    """For the length of a block, the engine that this thread asks for is this one."""
+    token = _chosen.set(choice)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def on_sail() -> bool:
+    """Whether the run of this thread is one on Sail."""
+    choice = _chosen.get()
+    return choice is not None and choice.is_sail
+
+
+def has_other_session() -> bool:
+    """Whether the user has a Spark session of their own in this process."""
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    from ematix_flow.engine.classic import ClassicEngine
+
+    engine = _process.current()
+    ours = isinstance(engine, ClassicEngine) and engine.log is not None
+    return SparkContext._active_spark_context is not None and not ours
 
 
 @contextlib.contextmanager
@@ -186,11 +241,18 @@ class EngineBarred(EngineError):
 
 
 def current_engine() -> Engine | None:
-    """The open engine of this process, if there is one."""
-    return _process.current()
+    """The open engine of this process, if there is one, and it is the run's."""
+    engine, choice = _process.current(), _chosen.get()
+    if engine is None or choice is None or choice.is_sail == (engine.kind == SAIL):
+        return engine
+    return None
 
 
 def _open(settings: EngineSettings) -> Engine:
+    if settings.sail:
+        from ematix_flow.engine.sail import launch_sail
+
+        return launch_sail(settings)
     if settings.remote is not None:
         from ematix_flow.engine.connect import attach
 
@@ -214,6 +276,4 @@ def _differ_in_jars_only(one: EngineSettings, other: EngineSettings) -> bool:
 
 
 def _is_busy(engine: Engine) -> bool:
-    from ematix_flow.engine.classic import ClassicEngine
-
-    return isinstance(engine, ClassicEngine) and engine.is_busy
+    return bool(getattr(engine, "is_busy", False))

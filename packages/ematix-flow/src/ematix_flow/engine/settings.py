@@ -22,7 +22,8 @@ class EngineSettings:
     """One engine, fully described: equal settings share one engine in a process.
 
     ``conf`` wins over everything derived here. ``remote`` and ``conf`` may hold tokens and
-    stay out of ``repr``. With ``warm``, the user's warm engine may take the place of a new one.
+    stay out of ``repr``. With ``warm``, the user's warm engine may take the place of a new one;
+    with ``sail``, the engine is not Spark but Sail.
     """
 
     master: str = "local[*]"
@@ -36,6 +37,7 @@ class EngineSettings:
     work_dir: Path | None = None
     app_name: str = "ematix-flow"
     warm: bool = field(default=False, compare=False)
+    sail: bool = False
 
     @property
     def is_local(self) -> bool:

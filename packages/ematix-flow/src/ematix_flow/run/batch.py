@@ -16,6 +16,7 @@ from ematix_flow.engine.failures import translate
 from ematix_flow.engine.progress import live_progress
 from ematix_flow.engine.session import (
     configured,
+    on_engine,
     prepare_engine,
     run_session,
     shared_engine,
@@ -31,6 +32,7 @@ from ematix_flow.errors import (
     Unsupported,
 )
 from ematix_flow.model import PipelineSpec
+from ematix_flow.run.engines import chosen_engine
 from ematix_flow.run.function import RunInfo
 from ematix_flow.run.ids import new_run_id
 from ematix_flow.run.journal import (
@@ -148,8 +150,10 @@ def _execute(
     spec: PipelineSpec, run: RunInfo, watch: _Watch, journal: Journal, *, dry_run: bool
 ) -> RunResult:
     started = utc_now()
-    if not spec.not_yet and _needs_spark(spec):
-        prepare_engine(configured(_jars(spec)))
+    engine = None if spec.not_yet else chosen_engine(spec)
+    if engine is not None and _needs_spark(spec):
+        with on_engine(engine):
+            prepare_engine(configured(_jars(spec)))
     tolerant = len(spec.targets) > 1 and spec.continue_on_target_failure
     failures: dict[str, EmatixError] | None = {} if tolerant else None
     try:
@@ -161,6 +165,7 @@ def _execute(
             started_at=started,
             purpose=watch.purpose,
             failures=failures,
+            engine=engine,
         ) as plans:
             for label, error in (failures or {}).items():
                 journal.fail(label, error)

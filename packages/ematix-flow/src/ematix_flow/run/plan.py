@@ -21,11 +21,12 @@ from ematix_flow.backends.base import (
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.backends.spool import spooling
 from ematix_flow.config import resolve_connection
-from ematix_flow.engine.session import shared_engine
+from ematix_flow.engine.session import EngineChoice, on_engine, shared_engine
 from ematix_flow.errors import EmatixError, NotAvailableYet, Unsupported
 from ematix_flow.model import PipelineSpec, Table, TargetSpec
 from ematix_flow.modes.base import Shape, load_mode
 from ematix_flow.modes.window import window_change
+from ematix_flow.run.engines import chosen_engine, refuse_frame, settled_engine
 from ematix_flow.run.evolution import reconcile
 from ematix_flow.run.function import OnlyAsking, RunInfo
 from ematix_flow.run.incoming import (
@@ -68,12 +69,20 @@ class Plan:
     load: Load
     since: Since | Slice | None
     notes: tuple[str, ...]
+    engine: EngineChoice
     label: str = ""
 
     @property
     def source(self) -> Backend:
         """Where the rows come from."""
         return self.reading.source
+
+    @property
+    def shown_engine(self) -> str:
+        """What moves the rows: ``sail``, ``spark``, or ``none`` where the databases do."""
+        if self.select is not None:
+            return "none"
+        return "sail" if self.engine.is_sail else "spark"
 
     def incoming(self, engine: Engine) -> DataFrame:
         """The rows as they are staged: read, normalized, transformed, assigned."""
@@ -99,6 +108,7 @@ class Asked:
     announce: Callable[[str], None]
     started_at: datetime
     purpose: Purpose
+    engine: EngineChoice
 
 
 @contextlib.contextmanager
@@ -111,6 +121,7 @@ def planned(
     started_at: datetime | None = None,
     purpose: Purpose = ORDINARY,
     failures: dict[str, EmatixError] | None = None,
+    engine: EngineChoice | None = None,
 ) -> Iterator[tuple[Plan, ...]]:
     """The plan of each target; live connections and spooled rows stay as long as the block.
 
@@ -124,8 +135,11 @@ def planned(
         raise Unsupported(f"{source.kind} cannot be read by a batch pipeline")
     sinks = [_sink(target) for target in spec.targets]
     post_steps(spec, sinks[0])
-    asked = Asked(spec, run, announce, started_at or datetime.now(timezone.utc), purpose)
+    engine = engine or chosen_engine(spec)
+    begun = started_at or datetime.now(timezone.utc)
+    asked = Asked(spec, run, announce, begun, purpose, engine)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(on_engine(engine))
         stack.enter_context(spooling())
         stack.enter_context(holding_rows())
         for backend in (source, *sinks):
@@ -140,6 +154,7 @@ def planned(
         reading = read_plan(spec, tables, source=source, givers=givers)
         if not asking:
             stack.enter_context(_ready_to_copy(spec, reading, sinks[0]))
+        refuse_frame(spec, engine, reading)
         plans = []
         for target, sink, label in zip(spec.targets, sinks, spec.target_labels, strict=True):
             try:
@@ -150,7 +165,9 @@ def planned(
                 failures[label] = error
             else:
                 plans.append(dataclasses.replace(plan, label=label))
-        yield tuple(plans)
+        settled = settled_engine(engine, plans)
+        stack.enter_context(on_engine(settled))
+        yield tuple(dataclasses.replace(plan, engine=settled) for plan in plans)
 
 
 def _ready_to_copy(
@@ -238,7 +255,8 @@ def _plan_target(
     )
     notes = (*evolution.notes, *_notes(target.table, reading.described, spec))
     return Plan(
-        spec, target, reading, sink, columns, path, reason, select, found, load, limit, notes
+        *(spec, target, reading, sink, columns, path, reason, select, found, load, limit, notes),
+        engine=asked.engine,
     )
 
 

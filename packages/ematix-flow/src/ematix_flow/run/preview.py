@@ -34,6 +34,8 @@ class Preview:
     target_info: dict[str, Any]
     path: str
     path_reason: str
+    engine: str
+    engine_reason: str
     columns: list[dict[str, Any]]
     ddl: list[str]
     steps: list[str]
@@ -76,6 +78,8 @@ def preview_of(plan: Plan) -> Preview:
         target_info=plan.sink.connection.shown() | {"kind": plan.sink.kind},
         path=plan.path,
         path_reason=plan.path_reason,
+        engine=plan.shown_engine,
+        engine_reason=plan.engine.reason if plan.select is None else "no row leaves the databases",
         columns=[
             {
                 "name": c.column.name,
@@ -100,4 +104,6 @@ def _source_read(plan: Plan) -> str | None:
     source, query = plan.source, plan.reading.query
     if plan.path != "spark" or query is None or not isinstance(source, ReadsInParts):
         return None
+    if plan.engine.is_sail:
+        return "in one stream: this process copies it for Sail"
     return source.how_read(query)
