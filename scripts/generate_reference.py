@@ -20,6 +20,7 @@ import click
 from ematix_flow import Annotated, ManagedTable, Text, Timestamp, config, ematix, errors, pk, types
 from ematix_flow.backends.base import Backend
 from ematix_flow.cli.main import app
+from ematix_flow.cli.worker import worker
 from ematix_flow.connections import CONNECTION_CLASSES, Connection
 from ematix_flow.declaring_options import MODES
 from ematix_flow.modes.base import ENTRY_POINTS as MODE_ENTRY_POINTS
@@ -88,7 +89,14 @@ def cli() -> str:
             ("130", "cancelled by Ctrl-C or SIGTERM; nothing was written"),
         ),
     )
-    return page("Command line", intro, codes, *_help(app, context))
+    alone = click.Context(
+        worker,
+        info_name="flow-worker",
+        terminal_width=88,
+        max_content_width=88,
+        **worker.context_settings,
+    )
+    return page("Command line", intro, codes, *_help(app, context), *_help(worker, alone))
 
 
 def _help(command: click.Command, context: click.Context) -> list[str]:
@@ -190,9 +198,7 @@ class _Sample(ManagedTable):
 
 
 _PROBES: dict[str, dict[str, Any]] = {
-    "engine": {"engine": "distributed"},
-    "peers": {"peers": ["http://worker:7077"]},
-    "master": {"master": "spark://master:7077"},
+    "engine": {"engine": "sail"},
 }
 
 
@@ -249,7 +255,7 @@ def _executed(option: str) -> str:
         )(lambda: None)
     if not declared.spec.not_yet:
         raise SystemExit(f"option {option} is executed now: remove it from _PROBES")
-    return "`auto` only" if option == "engine" else LATER
+    return f"all but {code(_PROBES[option][option])}" if option == "engine" else LATER
 
 
 # Errors, settings, support

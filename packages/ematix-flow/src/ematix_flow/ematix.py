@@ -18,6 +18,7 @@ from ematix_flow.declaring import (
     connection_name,
     not_yet,
     pipeline_names,
+    placement,
     retry_policy,
     target_specs,
 )
@@ -261,6 +262,7 @@ def _spec_of(
         depends_on=pipeline_names(given["depends_on"]),
         retry=retry_policy(given["retry"]),
         upstream_freshness_secs=given["upstream_freshness_secs"],
+        placement=placement(given),
         not_yet=tuple(not_yet(given)),
         doc=inspect.getdoc(function) or "",
     )

@@ -104,7 +104,5 @@ def test_nothing_is_left_for_later_by_default() -> None:
     defaults = {**LoadOptions().__dict__, "mode": "append"}
     assert not_yet(defaults) == []
     assert not_yet({**defaults, "mode": "truncate", "allow_empty": True}) == []
-    assert not_yet({**defaults, "engine": "sail", "master": "yarn"}) == [
-        "master=",
-        "engine='sail'",
-    ]
+    assert not_yet({**defaults, "engine": "distributed", "master": "yarn"}) == []
+    assert not_yet({**defaults, "engine": "sail"}) == ["engine='sail'"]

@@ -99,7 +99,7 @@ def test_a_run_may_read_everything_once() -> None:
 
 
 def test_a_later_feature_stays_whatever_is_overridden() -> None:
-    held = declared(mode="merge", master="yarn")
-    assert with_overrides(held.spec, {"mode": "append"}).not_yet == ("master=",)
-    with pytest.raises(NotAvailableYet, match="master="):
+    held = declared(mode="merge", engine="sail")
+    assert with_overrides(held.spec, {"mode": "append"}).not_yet == ("engine='sail'",)
+    with pytest.raises(NotAvailableYet, match="engine='sail'"):
         held.sync(mode="append")

@@ -89,7 +89,13 @@ class EmbeddedLanding(SqlLanding):
         self.load.announce("staging")
         self.folder = StageFolder(self.root, self.load.run.run_id)
         target = self.folder.path / "rows"
-        rows.selectExpr(*self.staged_columns()).write.parquet(str(target))
+        staged = rows.selectExpr(*self.staged_columns())
+        if getattr(engine, "distributed", False):
+            from ematix_flow.engine.wire import fetched
+
+            fetched(staged, target)
+        else:
+            staged.write.parquet(str(target))
         files = sorted(target.glob("*.parquet"))
         count = sum(pq.read_metadata(f).num_rows for f in files)
         self.load.announce("staged")

@@ -100,8 +100,9 @@ def engine_option(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--engine",
         type=click.Choice(config.ENGINES),
-        help="Where Spark runs: in this process (local), or on the warm engine when there is one "
-        "that fits (auto). Otherwise as the project says.",
+        help="Where Spark runs: in this process (local), on peers (distributed), or on peers if "
+        "any are named, else on the warm engine when there is one that fits (auto). Otherwise as "
+        "the project says.",
     )
     @functools.wraps(command)
     def chosen(*, engine: str | None, **rest: Any) -> Any:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextvars import ContextVar
 
 from ematix_flow.config import LOCAL, engine_choice, setting
+from ematix_flow.engine.placing import Place, current_place
 from ematix_flow.engine.protocol import Engine, Job, Progress
 from ematix_flow.engine.settings import EngineSettings, derive
 from ematix_flow.errors import EngineError
@@ -25,6 +26,7 @@ __all__ = [
     "prepare_engine",
     "run_session",
     "shared_engine",
+    "slots",
     "without_engine",
 ]
 
@@ -59,6 +61,7 @@ class _Process:
             self._close()
             self._engine = _open(settings)
             self._settings = settings
+            self._opened_by_runs = self._opened_by_runs or self._runs > 0
             return self._engine
 
     def prepare(self, settings: EngineSettings) -> None:
@@ -148,17 +151,41 @@ def shared_engine() -> Engine:
     """The engine of this process, opened as configured when first needed."""
     if _barred.get():
         raise EngineBarred("this can only be known with Spark, which must not start here")
-    return current_engine() or open_engine(configured())
+    place, current = current_place(), current_engine()
+    elsewhere = place is not None and place.is_distributed
+    if current is None or elsewhere or getattr(current, "distributed", False):
+        return open_engine(configured())
+    return current
 
 
 def configured(needs: Sequence[str] = ()) -> EngineSettings:
-    """The settings that environment and project ask for; ``needs`` are jars that will be used."""
+    """The settings that environment, project and the pipeline at hand ask for.
+
+    ``needs`` are jars that will be used.
+    """
+    place = current_place()
+    if place is not None and place.is_distributed:
+        return _distributed(place, needs)
     settings = derive(remote=setting("SPARK_REMOTE"))
     if engine_choice() == LOCAL or settings.remote is not None:
         return settings
     from ematix_flow.engine.warm import lacking
 
     return dataclasses.replace(settings, warm=not lacking(needs))
+
+
+def _distributed(place: Place, needs: Sequence[str]) -> EngineSettings:
+    if place.peers:
+        return derive(peers=place.peers, jars=needs)
+    master = str(place.master)
+    if master.startswith("sc://"):
+        return derive(remote=master)
+    return derive(master=master, jars=needs)
+
+
+def slots(settings: EngineSettings) -> int:
+    """How many tasks run at once: those of all peers, once they are known."""
+    return int(getattr(current_engine(), "slots", settings.cores))
 
 
 @contextlib.contextmanager
@@ -195,6 +222,10 @@ def _open(settings: EngineSettings) -> Engine:
         from ematix_flow.engine.connect import attach
 
         return attach(settings)
+    if settings.peers:
+        from ematix_flow.engine.cluster import launch_on_peers
+
+        return launch_on_peers(settings)
     from ematix_flow.engine.classic import adopt, launch
 
     adopted = adopt(settings)

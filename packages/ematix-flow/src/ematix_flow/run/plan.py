@@ -20,7 +20,9 @@ from ematix_flow.backends.base import (
 )
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.backends.spool import spooling
+from ematix_flow.backends.visibility import check_visible
 from ematix_flow.config import resolve_connection
+from ematix_flow.engine.placing import placed
 from ematix_flow.engine.session import shared_engine
 from ematix_flow.errors import EmatixError, NotAvailableYet, Unsupported
 from ematix_flow.model import PipelineSpec, Table, TargetSpec
@@ -125,6 +127,8 @@ def planned(
     post_steps(spec, sinks[0])
     asked = Asked(spec, run, announce, started_at or datetime.now(timezone.utc), purpose)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(placed(spec))
+        check_visible((source, *sinks))
         stack.enter_context(spooling())
         stack.enter_context(holding_rows())
         for backend in (source, *sinks):
