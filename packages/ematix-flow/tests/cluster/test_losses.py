@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextvars import copy_context
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -72,7 +73,7 @@ class Running:
     def __init__(self, pipeline: Any) -> None:
         self._pipeline = pipeline
         self._outcome: Any = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

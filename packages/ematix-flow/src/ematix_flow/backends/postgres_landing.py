@@ -47,6 +47,7 @@ class PostgresLanding(SqlLanding):
         self._made_schema = False
         self._staged = False
         self._becomes_target = False
+        self._spread = False
 
     @property
     def _stage_name(self) -> str:
@@ -88,6 +89,18 @@ class PostgresLanding(SqlLanding):
         )
         self.session.run(f"DROP TABLE IF EXISTS {table}")
 
+    def _end_stragglers(self) -> None:
+        """A machine that has fallen silent, or is too late, would hold the stage for ever."""
+        if self._spread:
+            self.session.rows(
+                "SELECT pg_terminate_backend(l.pid) FROM pg_locks l "
+                "JOIN pg_stat_activity a ON a.pid = l.pid AND a.datid = l.database "
+                "WHERE l.pid <> pg_backend_pid() AND a.usename = current_user "
+                "AND a.datname = current_database() "
+                "AND l.relation IN (to_regclass(%s), to_regclass(%s))",
+                (self._stage, self._parts),
+            )
+
     def stage(self, engine: Engine, rows: DataFrame) -> Staged:
         """Every task copies its partition in one transaction, at most once.
 
@@ -109,7 +122,9 @@ class PostgresLanding(SqlLanding):
             f"{copied_value(quote(name), kind)} AS c{i}" for i, (name, kind) in enumerate(columns)
         ]
         copied = rows.selectExpr(*values).mapInArrow(task, "rows BIGINT, bytes BIGINT")
+        self._spread = bool(getattr(engine, "distributed", False))
         done = copied.selectExpr("sum(rows)", "sum(bytes)").first()
+        self._end_stragglers()
         self._know_stage()
         load.announce("staged")
         count, size = (done[0] or 0, done[1] or 0) if done else (0, 0)
@@ -266,6 +281,7 @@ class PostgresLanding(SqlLanding):
         """Drop the stage, and the schema if only a dry run has made it."""
         if not self._staged:
             return
+        self._end_stragglers()
         self.session.run(f"DROP VIEW IF EXISTS pg_temp.{quoted('incoming', 'postgres')}")
         self.session.run(f"DROP TABLE IF EXISTS {self._stage}, {self._parts}")
         if self._made_schema:

@@ -53,20 +53,19 @@ T = TypeVar("T")
 
 
 class Crew:
-    """The peers of one run, kept alive by a thread that tells them so."""
+    """The peers of one run, each kept by a thread that tells it that the driver lives."""
 
     def __init__(self, peers: Sequence[Peer], *, timeout: float) -> None:
         files = tls_files()
         tls = None if files is None else client_tls(files)
         self.timeout = timeout
         self.run = uuid.uuid4().hex
-        seconds = min(_ANSWER_SECONDS, timeout)
+        seconds = min(_ANSWER_SECONDS, timeout / 2)
         self.clients = [PeerClient(peer, tls, seconds=seconds) for peer in peers]
         self.hosts: list[str] = []
         self.lost: dict[Peer, str] = {}
-        self._begun: list[PeerClient] = []
+        self._begun: list[tuple[PeerClient, threading.Thread]] = []
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
         self.when_all_are_lost: Callable[[], None] = lambda: None
 
     @property
@@ -84,24 +83,27 @@ class Crew:
 
         def begin(client: PeerClient) -> str:
             host = client.begin(order, seconds=_START_SECONDS)
-            self._begun.append(client)
+            beats = threading.Thread(
+                target=self._beat, args=(client,), name="ematix-peer", daemon=True
+            )
+            self._begun.append((client, beats))
+            beats.start()
             return host
 
-        self._thread = threading.Thread(target=self._beat, name="ematix-peers", daemon=True)
-        self._thread.start()
         self.hosts = self._each(begin)
 
     def end(self) -> None:
         """Let all of them go."""
         self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
         begun, self._begun = self._begun, []
 
-        def end(client: PeerClient) -> None:
+        def end(held: tuple[PeerClient, threading.Thread]) -> None:
+            client, beats = held
+            beats.join()
             # Whoever does not hear it ends by itself.
-            with contextlib.suppress(EngineError):
-                client.end(self.run)
+            if client.peer not in self.lost:
+                with contextlib.suppress(EngineError):
+                    client.end(self.run)
 
         if begun:
             with ThreadPoolExecutor(len(begun)) as pool:
@@ -111,25 +113,21 @@ class Crew:
         with ThreadPoolExecutor(len(self.clients)) as pool:
             return list(pool.map(ask, self.clients))
 
-    def _beat(self) -> None:
-        last = {client.peer: time.monotonic() for client in self.clients}
-        while not self._ended.wait(self.timeout / 5):
-            for client in list(self._begun):
-                peer = client.peer
-                if peer in self.lost:
-                    continue
-                try:
-                    client.beat(self.run)
-                except PeerLost as error:
-                    self._lose(peer, str(error))
-                except EngineError as error:
-                    if time.monotonic() - last[peer] > self.timeout:
-                        self._lose(peer, str(error))
-                else:
-                    last[peer] = time.monotonic()
-            if self.all_lost:
-                # Each time: what is begun meanwhile would wait for ever.
-                self.when_all_are_lost()
+    def _beat(self, client: PeerClient) -> None:
+        """Tell one peer, at intervals; one that does not answer keeps no other waiting."""
+        answered = time.monotonic()
+        while not self._ended.wait(self.timeout / 5) and client.peer not in self.lost:
+            try:
+                client.beat(self.run)
+                answered = time.monotonic()
+            except PeerLost as error:
+                self._lose(client.peer, str(error))
+            except EngineError as error:
+                if time.monotonic() - answered > self.timeout:
+                    self._lose(client.peer, str(error))
+        while self.all_lost and not self._ended.wait(self.timeout / 5):
+            # Again and again: what is begun meanwhile would wait for ever.
+            self.when_all_are_lost()
 
     def _lose(self, peer: Peer, reason: str) -> None:
         self.lost[peer] = reason
