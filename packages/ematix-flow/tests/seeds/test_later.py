@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 
 from ematix_flow import Pipeline, natural_key
@@ -51,16 +50,12 @@ def the_pipeline() -> Pipeline:
 def test_what_needs_no_spark_needs_no_peer(
     name: str, my_pipelines: Snippet, database: Database
 ) -> None:
-    with psycopg.connect(database.url) as connection:
-        connection.execute("CREATE SCHEMA raw")
-        connection.execute(
-            "CREATE TABLE raw.events AS SELECT 1::bigint AS event_id, 'a'::text AS name, "
-            "now() AS received_at"
-        )
     my_pipelines(PREAMBLE, SNIPPETS[name][0])
     held = the_pipeline()
     assert held.validate().ok
-    assert held.sync().path == "same_db"
+    result = held.sync()
+    assert result.path == "same_db"
+    assert database.query("SELECT count(*) FROM raw.events") == [(result.counts.inserted,)]
     with pytest.raises(EngineError, match="the name host is not known") as caught:
         held.sync(force_path="spark")
     assert SNIPPETS[name][1] in str(caught.value)

@@ -121,10 +121,10 @@ class Crew:
                 client.beat(self.run)
                 answered = time.monotonic()
             except PeerLost as error:
-                self._lose(client.peer, str(error))
+                self._lose(client.peer, error.what)
             except EngineError as error:
                 if time.monotonic() - answered > self.timeout:
-                    self._lose(client.peer, str(error))
+                    self._lose(client.peer, error.what)
         while self.all_lost and not self._ended.wait(self.timeout / 5):
             # Again and again: what is begun meanwhile would wait for ever.
             self.when_all_are_lost()
@@ -146,7 +146,7 @@ class ClusterEngine(ClassicEngine):
         self.slots = slots
         self._crew = crew
         self._shipped: str | None = None
-        crew.when_all_are_lost = self.cancel_all
+        crew.when_all_are_lost = self._give_up
 
     @property
     def alive(self) -> bool:
@@ -175,6 +175,11 @@ class ClusterEngine(ClassicEngine):
                     f"all peers are gone: {reasons}", fix="start their flow-workers and run again"
                 ) from error
             raise
+
+    def _give_up(self) -> None:
+        # The session may be on its way out already.
+        with contextlib.suppress(Exception):
+            self.cancel_all()
 
     def _import_path(self) -> str:
         """Paths of this machine mean nothing on another."""
