@@ -20,11 +20,11 @@ import click
 from ematix_flow import Annotated, ManagedTable, Text, Timestamp, config, ematix, errors, pk, types
 from ematix_flow.backends.base import Backend
 from ematix_flow.cli.main import app
+from ematix_flow.cli.worker import worker
 from ematix_flow.connections import CONNECTION_CLASSES, Connection
 from ematix_flow.declaring_options import MODES
 from ematix_flow.modes.base import ENTRY_POINTS as MODE_ENTRY_POINTS
 from ematix_flow.redaction import is_secret_field
-from ematix_flow.registry import isolated_registry
 from ematix_flow.sql.spark import spark_ddl
 
 # Run as a file, Python would look beside it only.
@@ -88,7 +88,14 @@ def cli() -> str:
             ("130", "cancelled by Ctrl-C or SIGTERM; nothing was written"),
         ),
     )
-    return page("Command line", intro, codes, *_help(app, context))
+    alone = click.Context(
+        worker,
+        info_name="flow-worker",
+        terminal_width=88,
+        max_content_width=88,
+        **worker.context_settings,
+    )
+    return page("Command line", intro, codes, *_help(app, context), *_help(worker, alone))
 
 
 def _help(command: click.Command, context: click.Context) -> list[str]:
@@ -189,13 +196,6 @@ class _Sample(ManagedTable):
     at: Timestamp
 
 
-_PROBES: dict[str, dict[str, Any]] = {
-    "engine": {"engine": "distributed"},
-    "peers": {"peers": ["http://worker:7077"]},
-    "master": {"master": "spark://master:7077"},
-}
-
-
 def pipeline_options() -> str:
     options = inspect.signature(ematix.pipeline).parameters
     rows = [
@@ -239,17 +239,7 @@ def _default(parameter: inspect.Parameter) -> str:
 
 
 def _executed(option: str) -> str:
-    if option in NO_EFFECT_YET:
-        return NO_EFFECT_YET[option]
-    if option not in _PROBES:
-        return YES
-    with isolated_registry():
-        declared = ematix.pipeline(
-            target=_Sample, name="probe", source_table="s.u", **_PROBES[option]
-        )(lambda: None)
-    if not declared.spec.not_yet:
-        raise SystemExit(f"option {option} is executed now: remove it from _PROBES")
-    return "all but `distributed`" if option == "engine" else LATER
+    return NO_EFFECT_YET.get(option, YES)
 
 
 # Errors, settings, support

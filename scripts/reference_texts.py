@@ -74,9 +74,12 @@ OPTIONS = {
     "continue_on_failure_post": "Whether a failure there leaves the run succeeded.",
     "continue_on_target_failure": "Whether the other targets go on when one fails.",
     "prefix": "The folder of a target made of files, instead of `schema/name`.",
-    "engine": "Which engine runs it: `auto`, `local` or `sail`, as `EMATIX_FLOW_ENGINE`.",
-    "peers": "Worker processes to distribute the run over.",
-    "master": "An existing Spark cluster.",
+    "engine": "Which engine runs it: `auto`, `local`, `sail` or `distributed`, as "
+    "`EMATIX_FLOW_ENGINE`.",
+    "peers": "`flow-worker` processes to spread the run over: `https://host:port`, "
+    "`dns://host:port`, `k8s://service.namespace:port`.",
+    "master": "An existing Spark cluster: `spark://…`, `sc://…`, `k8s://https://…`, `yarn`. "
+    "None of them is tested yet.",
 }
 
 _SERVER = "Where the server is, when there is no `url`."
@@ -88,6 +91,7 @@ FIELDS = {
     ("", "user"): "The user.",
     ("", "password"): "The password; write a `${…}` reference.",
     ("", "path"): "File or folder, relative to where `flow` runs.",
+    ("", "shared"): "Whether every machine of a cluster has the same storage at this path.",
     ("", "format"): "`parquet`, `csv`, `orc` or `json_lines`.",
     ("", "parquet_compression"): "`uncompressed`, `snappy`, `gzip` or `zstd`.",
     ("", "csv_delimiter"): "The character between fields.",
@@ -148,7 +152,16 @@ SETTINGS = {
     "EMATIX_FLOW_SPARK_REMOTE": "A Spark Connect server (`sc://…`) instead of embedded Spark.",
     "EMATIX_FLOW_ENGINE": "`local`: Spark in this process, whatever else is up; `auto`: the warm "
     "engine of this folder when there is one that fits (the default); `sail`: Sail, for what it "
-    "does as Spark does (see the how-to *Run without Java*).",
+    "does as Spark does (see the how-to *Run without Java*); `distributed`: on peers.",
+    "EMATIX_FLOW_PEERS": "Addresses of peers, with commas between them; wins over declarations.",
+    "EMATIX_FLOW_MASTER": "An existing Spark cluster; wins over declarations.",
+    "EMATIX_FLOW_PEER_TIMEOUT": "Seconds that a silent peer, or a silent driver, is waited for: "
+    "30 if not set.",
+    "EMATIX_FLOW_DRIVER_HOST": "The address by which peers reach this machine, if it is not that "
+    "of the route to the first of them.",
+    "EMATIX_FLOW_TLS_CERT": "The certificate that a driver or a `flow-worker` shows, PEM.",
+    "EMATIX_FLOW_TLS_KEY": "The key of that certificate, PEM, without a passphrase.",
+    "EMATIX_FLOW_TLS_CA": "The authority that must have signed the certificate of the other side.",
     "EMATIX_FLOW_CACHE_DIR": "Where jars and the class archive are kept.",
     "JAVA_HOME": "A Java 17 or newer to use; without one, the bundled Java is used.",
     "PYSPARK_PYTHON": "The Python of Spark's workers; without it, the one that runs `flow`.",
@@ -157,6 +170,12 @@ SETTINGS = {
 TOML_KEYS = {
     "project.modules": "Modules, files or folders that declare pipelines.",
     "project.run_log": "The run log of this project, a path or a URL.",
-    "project.engine": "`local`, `auto` or `sail`, as `EMATIX_FLOW_ENGINE`.",
+    "project.engine": "`auto`, `local`, `sail` or `distributed`, as `EMATIX_FLOW_ENGINE`.",
+    "project.peers": "A list of addresses of peers.",
+    "project.master": "An existing Spark cluster.",
+    "project.tls": "`cert`, `key` and `ca`: files for mutual TLS with peers.",
+    "transform": "`engine`, `peers` and `master`, as in `project`, over which it wins.",
+    "pipelines.<name>": "`engine`, `peers` and `master` of one pipeline, over whose declaration "
+    "it wins.",
     "connections.<name>": "A connection: its `kind` and fields, or just `url`.",
 }

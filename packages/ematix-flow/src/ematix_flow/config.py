@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import Connection, build_connection, nearest
 from ematix_flow.errors import ConfigError, EmatixError, UnknownConnection, UnknownName
+from ematix_flow.peers import Placement, check_master, check_peers
 from ematix_flow.registry import active_registry
 
 if TYPE_CHECKING:
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 PROJECT_FILE = ".ematix-flow.toml"
 DEFAULT_CONNECTION = "default"
 _PREFIX = "EMATIX_FLOW_"
-LOCAL = "local"
-SAIL = "sail"
-ENGINES = ("auto", LOCAL, SAIL)
+LOCAL, SAIL, DISTRIBUTED = "local", "sail", "distributed"
+ENGINES = ("auto", LOCAL, SAIL, DISTRIBUTED)
 ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
-_PROJECT_KEYS = ("modules", "run_log", "engine")
+_PLACEMENT_KEYS = ("engine", "peers", "master")
+_PROJECT_KEYS = ("modules", "run_log", "tls", *_PLACEMENT_KEYS)
+_TLS_KEYS = ("cert", "key", "ca")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,17 @@ class ProjectSettings:
     folder: Path
     modules: tuple[str, ...] = ()
     run_log: str | None = None
-    engine: str | None = None
+    placement: Placement = field(default_factory=Placement)
+    tls: TlsFiles | None = None
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """The certificate and key that a driver shows to its peers, and who may have signed theirs."""
+
+    cert: Path
+    key: Path
+    ca: Path
 
 
 @dataclass(frozen=True)
@@ -68,11 +80,7 @@ def project_settings() -> ProjectSettings:
     """The settings of the project in the working directory; defaults where there is none."""
     path = Path.cwd() / PROJECT_FILE
     table = _section(path, "project")
-    for key in table:
-        if key not in _PROJECT_KEYS:
-            raise UnknownName(
-                f"{path}: [project] has no key {key!r}", fix=nearest(key, _PROJECT_KEYS)
-            )
+    _check_keys(table, _PROJECT_KEYS, f"{path}: [project]")
     modules = table.get("modules", [])
     if not isinstance(modules, list) or not all(isinstance(m, str) for m in modules):
         raise ConfigError(
@@ -85,32 +93,110 @@ def project_settings() -> ProjectSettings:
             f"{path}: run_log in [project] must be a text",
             fix='write for example run_log = "sqlite://runs.db"',
         )
-    engine = table.get("engine")
-    if engine is not None:
-        _check_engine(engine, f"{path}: engine in [project]")
-    return ProjectSettings(path.parent, tuple(modules), run_log, engine)
+    placed = _placed(table, f"{path}: [project]")
+    transform = _section(path, "transform")
+    _check_keys(transform, _PLACEMENT_KEYS, f"{path}: [transform]")
+    placed = _first(_placed(transform, f"{path}: [transform]"), placed)
+    return ProjectSettings(path.parent, tuple(modules), run_log, placed, _tls(path, table))
 
 
-def engine_choice(declared: str | None = None) -> tuple[str, str]:
-    """Which engine to use, and who says so; ``declared`` is what the pipeline says.
+def engine_choice() -> str:
+    """Which Spark to use: ``local`` is one of this process, ``auto`` may be the warm engine."""
+    return placement_of(None, Placement()).engine or ENGINES[0]
 
-    ``local`` is a Spark of this process, ``auto`` may be the warm engine, ``sail`` is Sail.
+
+def placement_of(pipeline: str | None, declared: Placement) -> Placement:
+    """Where a pipeline runs: the environment, its own table in TOML, its declaration, the project.
+
+    The first that names an engine decides about that, and the first that names peers or a master
+    about those.
     """
-    named = setting("ENGINE")
-    if named is not None:
-        _check_engine(named, ENGINE_VARIABLE)
-        return named, f"{ENGINE_VARIABLE} or --engine"
-    if declared not in (None, ENGINES[0]):
-        return str(declared), f"engine={declared!r} of the pipeline"
-    project = project_settings().engine
-    return (project, f"engine in {PROJECT_FILE}") if project else (ENGINES[0], "the default")
+    placed = _from_environment()
+    if pipeline is not None:
+        path = Path.cwd() / PROJECT_FILE
+        own = _section(path, "pipelines").get(pipeline, {})
+        where = f"{path}: [pipelines.{pipeline}]"
+        if not isinstance(own, dict):
+            raise ConfigError(f"{where} must be a table", fix='write for example engine = "local"')
+        _check_keys(own, _PLACEMENT_KEYS, where)
+        placed = _first(placed, _placed(own, where))
+    return _first(placed, declared, project_settings().placement)
 
 
-def _check_engine(name: object, where: str) -> None:
-    if name not in ENGINES:
+def tls_files() -> TlsFiles | None:
+    """The files for mutual TLS with peers, by environment or of the project."""
+    named = {key: setting(f"TLS_{key.upper()}") for key in _TLS_KEYS}
+    if not any(named.values()):
+        return project_settings().tls
+    where = f"{_PREFIX}TLS_CERT, {_PREFIX}TLS_KEY and {_PREFIX}TLS_CA"
+    return _all_three(named, Path.cwd(), where)
+
+
+def _from_environment() -> Placement:
+    named, peers, master = setting("ENGINE"), setting("PEERS"), setting("MASTER")
+    given: dict[str, object] = {"engine": named, "master": master}
+    if peers is not None:
+        given["peers"] = [address.strip() for address in peers.split(",") if address.strip()]
+    return _placed({k: v for k, v in given.items() if v is not None}, "")
+
+
+def _placed(table: Mapping[str, Any], where: str) -> Placement:
+    """``engine``, ``peers`` and ``master`` of one place, checked."""
+
+    def place(key: str) -> str:
+        return f"{key} in {where.partition(': ')[2]}" if where else f"{_PREFIX}{key.upper()}"
+
+    prefix = f"{where.partition(': ')[0]}: " if where else ""
+    engine, peers, master = (table.get(key) for key in _PLACEMENT_KEYS)
+    if engine is not None and engine not in ENGINES:
         *most, last = ENGINES
-        allowed = f"{', '.join(most)} or {last}"
-        raise ConfigError(f"{where} is {name!r}", fix=f"it may be {allowed}")
+        raise ConfigError(
+            f"{prefix}{place('engine')} is {engine!r}", fix=f"it may be {', '.join(most)} or {last}"
+        )
+    try:
+        if peers is not None and not isinstance(peers, list):
+            raise ConfigError(f"{place('peers')} must be a list", fix='write ["https://host:port"]')
+        if master is not None:
+            if not isinstance(master, str):
+                raise ConfigError(f"{place('master')} must be a text", fix="correct it")
+            check_master(master)
+        if peers and master:
+            raise ConfigError(
+                f"both {place('peers')} and {place('master')} are given", fix="keep one of them"
+            )
+        by = f"{place('engine')} of {PROJECT_FILE}" if where else f"{ENGINE_VARIABLE} or --engine"
+        return Placement(engine, check_peers(peers or ()), master, by)
+    except ConfigError as error:
+        error.what = f"{prefix}{error.what}"
+        raise
+
+
+def _first(*placed: Placement) -> Placement:
+    named = next((p for p in placed if p.engine is not None), Placement())
+    where = next((p for p in placed if p.peers or p.master), Placement())
+    return Placement(named.engine, where.peers, where.master, named.engine_by)
+
+
+def _tls(path: Path, table: Mapping[str, Any]) -> TlsFiles | None:
+    given = table.get("tls")
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise ConfigError(f"{path}: tls must be a table", fix="write [project.tls]")
+    _check_keys(given, _TLS_KEYS, f"{path}: [project.tls]")
+    return _all_three(given, path.parent, f"{path}: cert, key and ca in [project.tls]")
+
+
+def _all_three(given: Mapping[str, Any], folder: Path, where: str) -> TlsFiles:
+    if not all(isinstance(given.get(key), str) and given[key] for key in _TLS_KEYS):
+        raise ConfigError(f"{where} are needed together", fix="name a file for each")
+    return TlsFiles(*(folder / Path(given[key]).expanduser() for key in _TLS_KEYS))
+
+
+def _check_keys(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise UnknownName(f"{where} has no key {key!r}", fix=nearest(key, known))
 
 
 def resolve_connection(name: str) -> ResolvedConnection:
@@ -198,7 +284,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}", fix="check its permissions"
         ) from error
-    known = ("connections", "project")
+    known = ("connections", "project", "pipelines", "transform")
     for key in content:
         if key not in known:
             raise UnknownName(f"{path} has no section [{key}]", fix=nearest(key, known))

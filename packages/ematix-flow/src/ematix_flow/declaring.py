@@ -19,8 +19,9 @@ from ematix_flow.declaring_options import (
     load_options,
 )
 from ematix_flow.declaring_transforms import shown
-from ematix_flow.errors import DeclarationError, UnknownName
+from ematix_flow.errors import ConfigError, DeclarationError, UnknownName
 from ematix_flow.model import LoadOptions, RetryPolicy, Table, TargetSpec
+from ematix_flow.peers import Placement, check_master, check_peers
 from ematix_flow.pipeline import Pipeline
 from ematix_flow.registry import Broken, active_registry
 from ematix_flow.table import ManagedTable
@@ -267,15 +268,21 @@ def _mapped(spec: TargetSpec, value: object) -> TargetSpec:
     return dataclasses.replace(spec, column_map=dict(value))
 
 
-_LATER = {
-    "peers": "peers=",
-    "master": "master=",
-}
-
-
-def not_yet(given: Mapping[str, Any]) -> list[str]:
-    """The declared features that this version checks but does not execute."""
-    later = [shown for option, shown in _LATER.items() if given.get(option)]
-    if given.get("engine") == "distributed":
-        later.append(f"engine={given['engine']!r}")
-    return later
+def placement(given: Mapping[str, Any]) -> Placement:
+    """Where the pipeline is to run, from ``engine=``, ``peers=`` and ``master=``."""
+    engine, master = given["engine"], given["master"]
+    try:
+        peers = check_peers(given["peers"] or ())
+        if master is not None:
+            check_master(master)
+    except ConfigError as error:
+        raise DeclarationError(error.what, fix=error.fix) from error
+    if peers and master is not None:
+        raise DeclarationError("both peers= and master= are given", fix="keep one of them")
+    if engine not in ("auto", "distributed") and (peers or master):
+        option = "peers=" if peers else "master="
+        raise DeclarationError(
+            f"{option} does not go with engine={engine!r}", fix='use engine="distributed"'
+        )
+    named = None if engine == "auto" else engine
+    return Placement(named, peers, master, f"engine={engine!r} of the pipeline")

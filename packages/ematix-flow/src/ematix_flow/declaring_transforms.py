@@ -36,13 +36,6 @@ def check_transforms(given: Mapping[str, Any]) -> None:
                 fix="use SQL, a function, or ematix.transform_ref(…)",
             )
         step_arguments(entry)
-    for entry in given["peers"] or ():
-        known = ("http://", "https://", "dns://", "k8s://")
-        if not isinstance(entry, str) or not entry.startswith(known):
-            raise DeclarationError(
-                f"peers= cannot hold {shown(entry)}",
-                fix='write addresses such as "http://host:port", "dns://…" or "k8s://…"',
-            )
 
 
 def _check_row_function(entry: object) -> None:

@@ -16,8 +16,8 @@ from ematix_flow.declaring import (
     check_function,
     check_schedule,
     connection_name,
-    not_yet,
     pipeline_names,
+    placement,
     retry_policy,
     target_specs,
 )
@@ -261,7 +261,6 @@ def _spec_of(
         depends_on=pipeline_names(given["depends_on"]),
         retry=retry_policy(given["retry"]),
         upstream_freshness_secs=given["upstream_freshness_secs"],
-        engine=given["engine"],
-        not_yet=tuple(not_yet(given)),
+        placement=placement(given),
         doc=inspect.getdoc(function) or "",
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.errors import SourceLocation
+from ematix_flow.peers import Placement
 from ematix_flow.types import ColumnType
 
 if TYPE_CHECKING:
@@ -182,8 +183,7 @@ class PipelineSpec:
     depends_on: tuple[str, ...] = ()
     retry: RetryPolicy | None = None
     upstream_freshness_secs: int | None = None
-    engine: str = "auto"
-    not_yet: tuple[str, ...] = ()
+    placement: Placement = field(default_factory=Placement)
     doc: str = ""
 
     @property

@@ -313,7 +313,7 @@ def test_who_must_not_use_it_does_not(up: Shop, tmp_path: Path) -> None:
     assert (local.code, local.json["reason"]) == (1, "the engine is set to local")
     wrong = up.flow("engine", "status", EMATIX_FLOW_ENGINE="remote")
     assert wrong.code == 2
-    assert "EMATIX_FLOW_ENGINE is 'remote'; it may be auto, local or sail" in wrong.err
+    assert "EMATIX_FLOW_ENGINE is 'remote'; it may be auto, local, sail or distributed" in wrong.err
 
 
 ATTACH = """

@@ -105,6 +105,7 @@ def test_wheel_metadata(wheel: Path) -> None:
     parsed = configparser.ConfigParser()
     parsed.read_file(io.StringIO(entry_points))
     assert parsed["console_scripts"]["flow"] == "ematix_flow.cli.main:main"
+    assert parsed["console_scripts"]["flow-worker"] == "ematix_flow.cli.worker:main"
     assert {"duckdb", "object_store_local", "postgres", "sqlite"} <= {
         *parsed["ematix_flow.backends"]
     }

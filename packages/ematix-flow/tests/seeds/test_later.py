@@ -1,4 +1,4 @@
-"""Documented pipelines that a later version executes: declared, checked, and refused when run."""
+"""Documented pipelines that name peers, and how options are checked when they are declared."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ematix_flow import Pipeline, natural_key
-from ematix_flow.errors import DeclarationError, NotAvailableYet
+from ematix_flow.errors import DeclarationError, EngineError
 from ematix_flow.registry import active_registry
 
 from .preambles import CUSTOMER_DIM, EVENTS, IMPORTS, QUICKSTART, WAREHOUSE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .conftest import Database, Said, Snippet
+    from .conftest import Database, Snippet
 
 PREAMBLE = IMPORTS + WAREHOUSE + EVENTS + CUSTOMER_DIM
 
@@ -32,7 +30,7 @@ SNIPPETS: dict[str, tuple[str, str]] = {
 def ingest(conn):
     return "SELECT event_id, name, received_at FROM raw.events"
 """,
-        "peers=",
+        "peer dns://host:9000",
     ),
 }
 
@@ -49,19 +47,18 @@ def the_pipeline() -> Pipeline:
 
 
 @pytest.mark.parametrize("name", SNIPPETS)
-def test_it_is_declared_and_refused_when_run(
+def test_what_needs_no_spark_needs_no_peer(
     name: str, my_pipelines: Snippet, database: Database
 ) -> None:
-    snippet, feature = SNIPPETS[name]
-    my_pipelines(PREAMBLE, snippet)
+    my_pipelines(PREAMBLE, SNIPPETS[name][0])
     held = the_pipeline()
-    for attempt in (held.sync, held.preview, held.dry_run):
-        with pytest.raises(NotAvailableYet, match="is not available yet in this version") as caught:
-            attempt()
-        assert feature in str(caught.value)
-        assert caught.value.where == held.spec.location
-        assert caught.value.exit_code == 2
-    assert database.query("SELECT to_regnamespace('analytics')") == [(None,)]
+    assert held.validate().ok
+    result = held.sync()
+    assert result.path == "same_db"
+    assert database.query("SELECT count(*) FROM raw.events") == [(result.counts.inserted,)]
+    with pytest.raises(EngineError, match="the name host is not known") as caught:
+        held.sync(force_path="spark")
+    assert SNIPPETS[name][1] in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -84,24 +81,6 @@ def test_its_options_are_checked_now(
     assert says in str(caught.value)
     assert caught.value.where is not None
     assert caught.value.where.file.endswith("my_pipelines.py")
-
-
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        ("flow run --module my_pipelines ingest", 2),
-        ("flow preview --module my_pipelines ingest", 2),
-        ("flow validate --module my_pipelines ingest", 1),
-    ],
-)
-def test_the_commands_say_so(
-    line: str, code: int, my_pipelines: Snippet, flow: Callable[[str], Said]
-) -> None:
-    my_pipelines(PREAMBLE, SNIPPETS["distributed"][0])
-    said = flow(line)
-    assert said.code == code
-    assert "is not available yet in this version" in said.out + said.err
-    assert "Traceback" not in said.out + said.err
 
 
 class TestKeys:

@@ -12,11 +12,14 @@ import pytest
 from ematix_flow import PostgresConnection, SQLiteConnection, config, connect, register_connection
 from ematix_flow.config import (
     connection_names,
+    placement_of,
     project_settings,
     resolve_connection,
     set_connection,
+    tls_files,
 )
 from ematix_flow.errors import ConfigError, EmatixError, UnknownConnection, UnknownName
+from ematix_flow.peers import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -283,3 +286,71 @@ class TestConnecting:
     def test_what_has_no_backend(self) -> None:
         with pytest.raises(EmatixError, match="is not available yet in this version"):
             connect(url="amqp://localhost")
+
+
+class TestPlacement:
+    """Where a pipeline runs, and who decides."""
+
+    def test_the_chain_from_bottom_to_top(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        declared = Placement(peers=("https://declared:1",))
+        assert placement_of("load", Placement()) == Placement()
+        project(folder, '[project]\npeers = ["dns://project:1"]\nengine = "distributed"\n')
+        assert placement_of("load", Placement()).peers == ("dns://project:1",)
+        assert placement_of("load", declared) == Placement("distributed", ("https://declared:1",))
+        project(folder, '[transform]\nengine = "distributed"\npeers = ["dns://transform:1"]\n')
+        assert placement_of("load", Placement()) == Placement("distributed", ("dns://transform:1",))
+        project(folder, '[pipelines.load]\nmaster = "spark://m:7077"\nengine = "auto"\n')
+        assert placement_of("load", declared) == Placement("auto", master="spark://m:7077")
+        assert placement_of("other", declared) == declared
+        monkeypatch.setenv("EMATIX_FLOW_PEERS", "https://a:1, https://b:2")
+        monkeypatch.setenv("EMATIX_FLOW_ENGINE", "distributed")
+        both = ("https://a:1", "https://b:2")
+        assert placement_of("load", declared) == Placement("distributed", both)
+        monkeypatch.delenv("EMATIX_FLOW_PEERS")
+        monkeypatch.setenv("EMATIX_FLOW_MASTER", "yarn")
+        assert placement_of("load", declared) == Placement("distributed", master="yarn")
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("[project]\nengine = 'fast'", "engine in [project] is 'fast'"),
+            ("[project]\npeers = 'dns://a:1'", "peers in [project] must be a list"),
+            ("[project]\npeers = ['a:1']", "peers= cannot hold 'a:1'"),
+            ("[project]\nmaster = 5", "master in [project] must be a text"),
+            ("[project]\nmaster = 'http://a'", "is not the address of a cluster"),
+            (
+                "[project]\npeers = ['dns://a:1']\nmaster = 'yarn'",
+                "both peers in [project] and master in [project] are given",
+            ),
+            ("[transform]\npeer = []", "[transform] has no key 'peer'"),
+            ("[pipelines.load]\nmode = 'x'", "[pipelines.load] has no key 'mode'"),
+            ("[pipelines]\nload = 5", "[pipelines.load] must be a table"),
+            ("[project.tls]\ncert = 'a'", "cert, key and ca in [project.tls] are needed together"),
+            ("[project.tls]\ncerts = 'a'", "[project.tls] has no key 'certs'"),
+            ("[project]\ntls = 'a'", "tls must be a table"),
+        ],
+    )
+    def test_what_is_refused(self, folder: Path, text: str, says: str) -> None:
+        path = project(folder, text)
+        with pytest.raises((ConfigError, UnknownName)) as caught:
+            placement_of("load", Placement())
+        assert says in str(caught.value)
+        assert str(caught.value).startswith(str(path))
+
+    def test_variables_are_checked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("EMATIX_FLOW_PEERS", "a:1")
+        with pytest.raises(ConfigError, match="cannot hold 'a:1'"):
+            placement_of("load", Placement())
+
+    def test_tls_files(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert tls_files() is None
+        project(folder, '[project.tls]\ncert = "a.pem"\nkey = "/k"\nca = "c"\n')
+        assert tls_files() == config.TlsFiles(folder / "a.pem", Path("/k"), folder / "c")
+        monkeypatch.setenv("EMATIX_FLOW_TLS_CERT", "/x")
+        with pytest.raises(ConfigError, match="EMATIX_FLOW_TLS_KEY and EMATIX_FLOW_TLS_CA are"):
+            tls_files()
+        for name in ("KEY", "CA"):
+            monkeypatch.setenv(f"EMATIX_FLOW_TLS_{name}", "/y")
+        assert tls_files() == config.TlsFiles(Path("/x"), Path("/y"), Path("/y"))

@@ -11,7 +11,6 @@ from ematix_flow.declaring import (
     check_function,
     check_schedule,
     function_shape,
-    not_yet,
     retry_policy,
 )
 from ematix_flow.declaring_options import MODES, check_mode, load_options
@@ -98,13 +97,3 @@ def test_options_become_tuples_and_seconds() -> None:
 def test_no_retry_is_none_and_an_empty_one_the_default() -> None:
     assert retry_policy(None) is None
     assert retry_policy({}) == RetryPolicy()
-
-
-def test_nothing_is_left_for_later_by_default() -> None:
-    defaults = {**LoadOptions().__dict__, "mode": "append"}
-    assert not_yet(defaults) == []
-    assert not_yet({**defaults, "mode": "truncate", "allow_empty": True}) == []
-    assert not_yet({**defaults, "engine": "distributed", "master": "yarn"}) == [
-        "master=",
-        "engine='distributed'",
-    ]

@@ -30,6 +30,7 @@ from ematix_flow import (
 )
 from ematix_flow.errors import DeclarationError, EmatixError, SourceLocation, UnknownName
 from ematix_flow.model import RetryPolicy
+from ematix_flow.peers import Placement
 from ematix_flow.registry import Broken, Registry, isolated_registry
 from ematix_flow.transforms import (
     DeduplicateBy,
@@ -164,7 +165,7 @@ class TestPipelines:
             "warehouse",
             "append",
         )
-        assert (spec.not_yet, spec.retry, spec.depends_on) == ((), None, ())
+        assert (spec.retry, spec.depends_on) == (None, ())
 
     def test_job_is_another_word(self) -> None:
         @ematix.job(target=Orders, target_connection="warehouse")
@@ -200,7 +201,6 @@ class TestPipelines:
         assert spec.options.keys == ("order_id",)
         assert (spec.options.allow_empty, spec.options.force_path) == (True, "spark")
         assert spec.targets[0].prefix == "orders"
-        assert spec.not_yet == ()
 
     def test_without_a_connection_it_is_default(self) -> None:
         assert declared(target_connection=None).spec.targets[0].connection == "default"
@@ -347,6 +347,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"continue_on_target_failure": 1}, "continue_on_target_failure= must be True or False, not 1"),
     ({"engine": "fast"}, "engine='fast' is not known; use one of 'auto', 'local'"),
     ({"peers": "http://a:1"}, "peers= must be a list, not 'http://a:1'"),
+    ({"peers": ["https://a:99999"]}, "peers= cannot hold 'https://a:99999'"),
+    ({"peers": ["k8s://a.b.c:1"]}, "peers= cannot hold 'k8s://a.b.c:1'"),
+    ({"peers": [5]}, "peers= cannot hold int"),
+    ({"peers": ["dns://a:1"], "master": "yarn"}, "both peers= and master= are given"),
+    ({"peers": ["dns://a:1"], "engine": "local"}, "peers= does not go with engine='local'"),
+    ({"master": "spark://"}, "master='spark://' is not the address of a cluster"),
+    ({"master": "http://a:1"}, "master='http://a:1' is not the address of a cluster"),
     ({"peers": ["a:1"]}, "peers= cannot hold 'a:1'"),
     ({"master": 5}, "master= must be a text, not 5"),
     ({"mode": "merge", "target": Keyless}, 'mode="merge" needs a key, and shop.keyless has none'),
@@ -384,16 +391,23 @@ def test_every_option_has_a_wrong_value_above() -> None:
     assert missing == set()
 
 
-LATER: list[tuple[dict[str, Any], str]] = [
-    ({"engine": "distributed", "peers": ["dns://a:1"]}, "engine='distributed'"),
-    ({"peers": ["http://a:1", "k8s://a.b:1"]}, "peers="),
-    ({"master": "spark://m:7077"}, "master="),
+PLACES: list[tuple[dict[str, Any], Placement]] = [
+    ({}, Placement()),
+    ({"engine": "local"}, Placement("local")),
+    (
+        {"engine": "distributed", "peers": ["dns://a:1"]},
+        Placement("distributed", peers=("dns://a:1",)),
+    ),
+    ({"peers": ("http://a:1", "k8s://a.b:1")}, Placement(peers=("http://a:1", "k8s://a.b:1"))),
+    ({"master": "spark://m:7077"}, Placement(master="spark://m:7077")),
+    ({"master": "yarn"}, Placement(master="yarn")),
 ]
 
 
-@pytest.mark.parametrize(("options", "feature"), LATER, ids=lambda v: str(v)[:60])
-def test_what_later_versions_execute_is_declared_now(options: dict[str, Any], feature: str) -> None:
-    assert feature in declared(**options).spec.not_yet
+@pytest.mark.parametrize(("options", "placement"), PLACES, ids=lambda v: str(v)[:60])
+def test_where_it_runs(options: dict[str, Any], placement: Placement) -> None:
+    spec = declared(**options).spec
+    assert spec.placement == placement
 
 
 class TestFunctions:

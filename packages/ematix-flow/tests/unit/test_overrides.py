@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import pytest
 
 from ematix_flow import BigInt, Pipeline, Text, ematix, pk
-from ematix_flow.errors import DeclarationError, NotAvailableYet, UnknownName
+from ematix_flow.errors import DeclarationError, UnknownName
 from ematix_flow.run.overrides import with_overrides
 
 
@@ -35,7 +35,6 @@ def test_options_are_replaced_for_this_run_only() -> None:
     changed = with_overrides(spec, {"mode": "truncate", "allow_empty": True, "keys": ["note"]})
     assert changed.targets[0].mode == "truncate"
     assert (changed.options.allow_empty, changed.options.keys) == (True, ("note",))
-    assert changed.not_yet == ()
     assert spec.targets[0].mode == "append"
     assert spec.options.keys == ("order_id",)
     assert changed.name == spec.name
@@ -98,8 +97,6 @@ def test_a_run_may_read_everything_once() -> None:
         with_overrides(spec, {"incremental": False, "lookback": 5})
 
 
-def test_a_later_feature_stays_whatever_is_overridden() -> None:
-    held = declared(mode="merge", master="yarn")
-    assert with_overrides(held.spec, {"mode": "append"}).not_yet == ("master=",)
-    with pytest.raises(NotAvailableYet, match="master="):
-        held.sync(mode="append")
+def test_the_engine_stays_whatever_is_overridden() -> None:
+    held = declared(mode="merge", engine="sail")
+    assert with_overrides(held.spec, {"mode": "append"}).placement.engine == "sail"

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pytest
 
 from ematix_flow import BigInt, Pipeline, SQLiteConnection, ematix, pk, register_connection
-from ematix_flow.errors import DataError, DeclarationError, NotAvailableYet, RunError
+from ematix_flow.errors import ConfigError, DataError, DeclarationError, RunError
 from ematix_flow.registry import active_registry
 from ematix_flow.run.function import RunInfo, call_function
 from ematix_flow.run.preview import Preview
@@ -199,10 +199,10 @@ class TestRunning:
         assert not wrong.ok
         assert "nothing" in wrong.errors[0]
 
-    def test_what_comes_later(self) -> None:
+    def test_machines_that_nobody_has_named(self) -> None:
         held = declared(lambda conn: "SELECT number FROM raw", engine="distributed")
         for attempt in (held.sync, held, held.preview, held.dry_run):
-            with pytest.raises(NotAvailableYet, match="engine='distributed' is not available yet"):
+            with pytest.raises(ConfigError, match="neither peers nor a master are named"):
                 attempt()
         assert not held.validate().ok
 

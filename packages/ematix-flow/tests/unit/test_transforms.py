@@ -138,7 +138,7 @@ class TestDeclaring:
         ).spec
         assert spec.transforms_pre == (limit(5), check)
         assert len(spec.transforms_post) == 3
-        assert (spec.continue_on_failure_post, spec.not_yet) == (True, ())
+        assert spec.continue_on_failure_post is True
 
     @pytest.mark.parametrize(
         ("options", "says"),

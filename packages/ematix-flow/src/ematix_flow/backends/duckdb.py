@@ -24,7 +24,7 @@ from ematix_flow.backends.base import (
 )
 from ematix_flow.backends.duckdb_errors import translate
 from ematix_flow.backends.embedded import EmbeddedBackend, EmbeddedLanding, stage_root
-from ematix_flow.backends.spool import spool_folder
+from ematix_flow.backends.spool import read_spooled, spool_folder
 from ematix_flow.backends.sql_session import Session
 from ematix_flow.errors import EmatixError
 from ematix_flow.model import TableName
@@ -271,7 +271,7 @@ class DuckDB(EmbeddedBackend):
             f"`{c.name.replace('`', '``')}`"
             for c in columns
         ]
-        return engine.spark.read.parquet(str(folder / "rows.parquet")).selectExpr(*casts)
+        return read_spooled(engine, folder / "rows.parquet").selectExpr(*casts)
 
     def land(self, load: Load) -> EmbeddedLanding:
         """Stage as Parquet beside the file."""

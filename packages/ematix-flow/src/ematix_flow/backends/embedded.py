@@ -98,19 +98,25 @@ class EmbeddedLanding(SqlLanding):
         self.load.announce("staging")
         self.folder = StageFolder(self.root, self.load.run.run_id)
         target = self.folder.path / "rows"
-        rows.selectExpr(*self.staged_columns()).write.parquet(target.as_uri())
-        files = sorted(target.glob("*.parquet")) or [_no_rows(target, rows, self.staged_columns())]
+        staged = rows.selectExpr(*self.staged_columns())
+        if getattr(engine, "distributed", False):
+            from ematix_flow.engine.wire import fetched
+
+            fetched(staged, target)
+        else:
+            staged.write.parquet(target.as_uri())
+        files = sorted(target.glob("*.parquet")) or [_no_rows(target, staged)]
         count = sum(pq.read_metadata(f).num_rows for f in files)
         self.load.announce("staged")
         return Staged(count, sum(f.stat().st_size for f in files), target)
 
 
-def _no_rows(folder: Path, rows: DataFrame, columns: list[str]) -> Path:
+def _no_rows(folder: Path, rows: DataFrame) -> Path:
     """A file that only says which columns there are: Sail writes none where it has no rows."""
     import pyarrow.parquet as pq
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schema = to_arrow_schema(rows.selectExpr(*columns).schema, timezone="UTC")
+    schema = to_arrow_schema(rows.schema, timezone="UTC")
     folder.mkdir(exist_ok=True)
     file = folder / "none.parquet"
     pq.write_table(schema.empty_table(), file)

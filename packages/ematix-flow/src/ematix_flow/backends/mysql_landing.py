@@ -52,7 +52,7 @@ class MySQLLanding(SqlLanding):
 
     def __init__(self, backend: MySQL, load: Load) -> None:
         super().__init__(backend, load)
-        self._staged = self._made_schema = False
+        self._staged = self._made_schema = self._spread = False
         self._collations: dict[str, str] = {}
 
     def __enter__(self) -> MySQLLanding:
@@ -110,6 +110,11 @@ class MySQLLanding(SqlLanding):
             with contextlib.suppress(EmatixError):
                 self.session.run(f"KILL {int(session)}")
 
+    def _end_stragglers(self) -> None:
+        """A machine that has fallen silent, or is too late, would hold the stage for ever."""
+        if self._spread:
+            self._end_loads(self.load.run.run_id, [scratch(self.load, "parts").name])
+
     def _drop(self, names: list[TableName]) -> None:
         self.session.run(f"DROP TABLE IF EXISTS {', '.join(self._where(n) for n in names)}")
 
@@ -135,7 +140,9 @@ class MySQLLanding(SqlLanding):
         )
         values = ", '\\t', ".join(loaded_text(c.name, c.type) for c in load.incoming)
         lines = rows.selectExpr(f"concat({values}, '\\n') AS line")
+        self._spread = bool(getattr(engine, "distributed", False))
         count, size = engine.copy_rows(lines, task)
+        self._end_stragglers()
         # The planner would take a table that was empty a moment ago for empty.
         self.session.rows(f"ANALYZE TABLE {self._where(scratch(load))}")
         load.announce("staged")
@@ -202,6 +209,7 @@ class MySQLLanding(SqlLanding):
         """Drop what belongs to this run, and the database if only a dry run has made it."""
         if not self._staged:
             return
+        self._end_stragglers()
         self._drop_scratch()
         self._drop([scratch(self.load), scratch(self.load, "parts")])
         if self._made_schema:

@@ -33,7 +33,7 @@ from ematix_flow.backends.spool import spool_folder, until_read
 from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.backends.sql_session import Session
 from ematix_flow.connections import PostgresConnection
-from ematix_flow.engine.session import configured
+from ematix_flow.engine.session import configured, slots
 from ematix_flow.errors import EmatixError, Unsupported
 from ematix_flow.model import Table, TableName
 from ematix_flow.sql.identifiers import quoted
@@ -379,7 +379,7 @@ class Postgres(SqlBackend):
     def how_read(self, query: SourceQuery) -> str:
         """In how many parts Spark would read the query, or why in one."""
         with self.session(read_only=True) as session:
-            parts = in_parts(self, session, query, configured().cores)
+            parts = in_parts(self, session, query, slots(configured()))
         if parts.snapshot is not None:
             parts.snapshot.close()
         return parts.how
@@ -390,7 +390,7 @@ class Postgres(SqlBackend):
             return self._read_spooled(engine, query)
         with self.session(read_only=True) as session:
             columns = self._described(session, query)
-            parts = in_parts(self, session, query, configured().cores)
+            parts = in_parts(self, session, query, slots(configured()))
         if parts.snapshot is not None and not until_read(parts.snapshot.close):
             parts.snapshot.close()
             parts = in_one(self, query, "nobody tells when it has been read", fetch=parts.fetch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,15 @@ if TYPE_CHECKING:
 
 # A header without any tuple, and the trailer.
 _NO_ROWS = b"PGCOPY\n\xff\r\n\x00" + bytes(8) + b"\xff\xff"
+# How often another attempt is looked at, and how long it may send nothing.
+_LOOK_SECONDS = 3
+_SILENT_SECONDS = 12.0
+_OTHERS = (
+    "SELECT a.pid, coalesce(p.bytes_processed, 0) FROM pg_stat_activity a "
+    "LEFT JOIN pg_stat_progress_copy p ON p.pid = a.pid "
+    "WHERE a.application_name = %s AND a.usename = current_user AND a.pid <> pg_backend_pid() "
+    "AND a.xact_start IS NOT NULL AND cardinality(pg_blocking_pids(a.pid)) = 0"
+)
 # Binary ``jsonb`` begins with the number of its version.
 _JSONB = "chr(1)"
 
@@ -52,22 +63,56 @@ class CopyTask:
         context = TaskContext.get()
         part = context.partitionId() if context else 0
         try:
-            with psycopg.connect(**self.conninfo) as connection:
+            named = {**self.conninfo, "application_name": self._mark(part)}
+            with psycopg.connect(**named) as connection:
                 connection.execute("SET TIME ZONE 'UTC'")
                 rows, size = self._copy(connection, part, batches)
         except psycopg.Error as error:
             raise (translate(error, self.connection, {}) or error) from None
         yield pa.record_batch({"rows": [rows], "bytes": [size]})
 
+    def _mark(self, part: int) -> str:
+        """By which attempts at one partition know each other on the server."""
+        return f"ematix-flow {hashlib.sha256(self.stage.encode()).hexdigest()[:24]} {part}"
+
+    def _claimed(self, connection: Any, part: int) -> bool:
+        """Whether this attempt is the one that counts; another that is under way is waited for.
+
+        One that has sent nothing for a while is of a machine that is gone or stands still: nothing
+        else would tell the server so.
+        """
+        import psycopg
+
+        seen: dict[int, tuple[object, float]] = {}
+        while True:
+            connection.execute(f"SET LOCAL lock_timeout = '{_LOOK_SECONDS}s'")
+            try:
+                claimed = connection.execute(
+                    f"INSERT INTO {self.parts} (part) VALUES (%s) ON CONFLICT DO NOTHING", (part,)
+                )
+            except psycopg.errors.LockNotAvailable:
+                connection.rollback()
+            else:
+                connection.execute("SET LOCAL lock_timeout = 0")
+                return bool(claimed.rowcount)
+            found = connection.execute(_OTHERS, (self._mark(part),)).fetchall()
+            now = time.monotonic()
+            # Who has moved on since the last look is given all the time again.
+            seen = {
+                pid: seen[pid] if seen.get(pid, (None, 0))[0] == sent else (sent, now)
+                for pid, sent in found
+            }
+            for pid, (_, since) in seen.items():
+                if now - since > _SILENT_SECONDS:
+                    connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
+            connection.rollback()
+
     def _copy(
         self, connection: Any, part: int, batches: Iterator[pyarrow.RecordBatch]
     ) -> tuple[int, int]:
         from pgpq import ArrowToPostgresBinaryEncoder
 
-        first = connection.execute(
-            f"INSERT INTO {self.parts} (part) VALUES (%s) ON CONFLICT DO NOTHING", (part,)
-        )
-        if first.rowcount == 0:
+        if not self._claimed(connection, part):
             # An earlier attempt at this partition committed and its answer was lost.
             return sum(batch.num_rows for batch in batches), 0
         rows = size = 0

@@ -47,6 +47,7 @@ class PostgresLanding(SqlLanding):
         self._made_schema = False
         self._staged = False
         self._becomes_target = False
+        self._spread = False
 
     @property
     def _stage_name(self) -> str:
@@ -88,6 +89,18 @@ class PostgresLanding(SqlLanding):
         )
         self.session.run(f"DROP TABLE IF EXISTS {table}")
 
+    def _end_stragglers(self) -> None:
+        """A machine that has fallen silent, or is too late, would hold the stage for ever."""
+        if self._spread:
+            self.session.rows(
+                "SELECT pg_terminate_backend(l.pid) FROM pg_locks l "
+                "JOIN pg_stat_activity a ON a.pid = l.pid AND a.datid = l.database "
+                "WHERE l.pid <> pg_backend_pid() AND a.usename = current_user "
+                "AND a.datname = current_database() "
+                "AND l.relation IN (to_regclass(%s), to_regclass(%s))",
+                (self._stage, self._parts),
+            )
+
     def stage(self, engine: Engine, rows: DataFrame) -> Staged:
         """Every task copies its partition in one transaction, at most once.
 
@@ -108,7 +121,9 @@ class PostgresLanding(SqlLanding):
         values = [
             f"{copied_value(quote(name), kind)} AS c{i}" for i, (name, kind) in enumerate(columns)
         ]
+        self._spread = bool(getattr(engine, "distributed", False))
         count, size = engine.copy_rows(rows.selectExpr(*values), task)
+        self._end_stragglers()
         self._know_stage()
         load.announce("staged")
         return Staged(count, size, self._stage)
@@ -258,6 +273,7 @@ class PostgresLanding(SqlLanding):
         """Drop the stage, and the schema if only a dry run has made it."""
         if not self._staged:
             return
+        self._end_stragglers()
         self.session.run(
             f"DROP VIEW IF EXISTS pg_temp.{quoted('incoming', 'postgres')}; "
             f"DROP TABLE IF EXISTS {self._stage}, {self._parts}"

@@ -12,10 +12,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 from ematix_flow.backends.staging import StageFolder
 from ematix_flow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ematix_flow.engine.classic import ClassicEngine
+    from ematix_flow.engine.session import Engine
 
 _held: ContextVar[list[Callable[[], object]] | None] = ContextVar("held", default=None)
 
@@ -39,6 +46,15 @@ def until_read(release: Callable[[], object]) -> bool:
     if held is not None:
         held.append(release)
     return held is not None
+
+
+def read_spooled(engine: Engine, file: Path) -> DataFrame:
+    """The rows of a spooled file; they are sent to executors that cannot see it."""
+    if getattr(engine, "distributed", False):
+        from ematix_flow.engine.wire import sent
+
+        return sent(cast("ClassicEngine", engine), file)
+    return engine.spark.read.parquet(str(file))
 
 
 def spool_folder() -> Path:

@@ -27,7 +27,7 @@ from ematix_flow.backends.base import (
     Staged,
 )
 from ematix_flow.backends.embedded import EmbeddedBackend, EmbeddedLanding, stage_root
-from ematix_flow.backends.spool import spool_folder
+from ematix_flow.backends.spool import read_spooled, spool_folder
 from ematix_flow.backends.sql_session import Session
 from ematix_flow.backends.sqlite_alterations import (
     alterations_in,
@@ -316,7 +316,7 @@ class SQLite(EmbeddedBackend):
                 for batch in _batches(cursor, columns, schema):
                     writer.write_batch(batch)
         decoded = [f"{_decoded(c)} AS {quote(c.name)}" for c in columns]
-        return engine.spark.read.parquet(str(file)).selectExpr(*decoded)
+        return read_spooled(engine, file).selectExpr(*decoded)
 
     def land(self, load: Load) -> EmbeddedLanding:
         """Stage as Parquet beside the file."""

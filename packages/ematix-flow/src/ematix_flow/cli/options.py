@@ -100,9 +100,9 @@ def engine_option(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--engine",
         type=click.Choice(config.ENGINES),
-        help="What moves the rows: a Spark of this process (local), the warm engine when there is "
-        "one that fits (auto), or Sail where it does the same as Spark (sail). Otherwise as the "
-        "pipeline or the project says.",
+        help="What moves the rows: a Spark of this process (local), Spark on peers (distributed), "
+        "Sail where it does the same as Spark (sail); or peers if any are named, else the warm "
+        "engine when there is one that fits (auto). Otherwise as the pipeline or the project says.",
     )
     @functools.wraps(command)
     def chosen(*, engine: str | None, **rest: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -197,6 +197,29 @@ def _chosen(
 
 
 def _run_all(
+    chosen: Sequence[PipelineSpec],
+    project: Project,
+    how: _How,
+    outcome: _Outcome,
+) -> None:
+    with _one_cluster(chosen):
+        _run_each(chosen, project, how, outcome)
+
+
+@contextmanager
+def _one_cluster(chosen: Sequence[PipelineSpec]) -> Iterator[None]:
+    """Peers that one pipeline has joined stay for the others."""
+    from ematix_flow.engine.placing import Place
+    from ematix_flow.engine.session import run_session
+
+    spread = False
+    with suppress(EmatixError):
+        spread = any(Place(spec).is_distributed for spec in chosen)
+    with run_session() if spread else nullcontext():
+        yield
+
+
+def _run_each(
     chosen: Sequence[PipelineSpec],
     project: Project,
     how: _How,

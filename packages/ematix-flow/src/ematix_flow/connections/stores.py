@@ -71,6 +71,7 @@ class ObjectStoreLocalConnection(StoredFiles):
     """Files in a local folder."""
 
     path: str | None = None
+    shared: bool | None = None
     kind: ClassVar[str] = "object_store_local"
     required: ClassVar[tuple[str, ...]] = ("path",)
 
@@ -87,6 +88,7 @@ class DeltaLocalConnection(Connection):
     """Delta tables in a local folder."""
 
     path: str | None = None
+    shared: bool | None = None
     kind: ClassVar[str] = "delta_local"
     required: ClassVar[tuple[str, ...]] = ("path",)
 

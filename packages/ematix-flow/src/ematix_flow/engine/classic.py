@@ -59,6 +59,11 @@ class ClassicEngine:
         return self._spark
 
     @property
+    def distributed(self) -> bool:
+        """Whether executors are on machines that do not see our disk."""
+        return self._host is not None and not self.settings.is_local
+
+    @property
     def alive(self) -> bool:
         """Whether JVM and SparkContext are still there."""
         if self._host is not None and not self._host.jvm.alive:
@@ -160,7 +165,7 @@ class ClassicEngine:
         context = self._context
         tag = f"ematix-{uuid.uuid4().hex}"
         before = context.getLocalProperty("spark.job.description")
-        context.environment["PYTHONPATH"] = python_path()
+        context.environment["PYTHONPATH"] = self._import_path()
         context.addJobTag(tag)
         context.setJobDescription(description)
         context.setInterruptOnCancel(True)
@@ -175,6 +180,10 @@ class ClassicEngine:
             with contextlib.suppress(Exception):
                 context.removeJobTag(tag)
                 context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
+
+    def _import_path(self) -> str:
+        """Where Python workers find modules."""
+        return python_path()
 
     def cancel_all(self) -> None:
         """Stop all running Spark jobs, whoever started them."""

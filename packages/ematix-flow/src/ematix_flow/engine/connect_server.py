@@ -93,7 +93,7 @@ def connect_server(
     variables = (*plan.environment, *(environment or {}).items(), (_TOKEN_VARIABLE, secret))
     host = start_host(settings, replace(plan, environment=variables), log=log)
     try:
-        gateway = _connected(host.jvm.gateway())
+        gateway = connected(host.jvm.gateway())
         try:
             whole = context_conf(settings, warehouse=host.workspace.path / "warehouse")
             session = _serve(gateway.jvm, {**whole, **(conf or {})})
@@ -104,7 +104,8 @@ def connect_server(
         host.kill()
 
 
-def _connected(address: tuple[int, str]) -> Any:
+def connected(address: tuple[int, str]) -> Any:
+    """A line to the gateway of a JVM, beside PySpark's own."""
     from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
     port, secret = address

@@ -81,6 +81,7 @@ class JvmPlan:
     flags: tuple[str, ...] = ()
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    programs: tuple[tuple[str, str], ...] = ()
 
     @property
     def collector(self) -> str:
@@ -137,6 +138,12 @@ class Jvm:
         temporary = workspace.folder("tmp")
         # By environment, as Spark warns about its own setting of the same meaning.
         local = {"SPARK_LOCAL_DIRS": str(workspace.folder("local"))}
+        environment = {**local, **os.environ, **dict(plan.environment)}
+        if plan.programs:
+            folder = workspace.folder("bin")
+            for name, text in plan.programs:
+                workspace.write(f"bin/{name}", text).chmod(0o700)
+            environment["PATH"] = os.pathsep.join((str(folder), environment.get("PATH", "")))
         class_path = os.pathsep.join(map(str, (*spark_jars(), *plan.connector_jars)))
         arguments = [
             *base_flags(plan),
@@ -159,7 +166,7 @@ class Jvm:
                 stdin=subprocess.PIPE,
                 stdout=descriptor,
                 stderr=descriptor,
-                env=_environment({**local, **os.environ, **dict(plan.environment)}, self._address),
+                env=_environment(environment, self._address),
                 start_new_session=True,
             )
         except OSError as error:

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from ematix_flow.config import LOCAL, SAIL, engine_choice, setting
+from ematix_flow.engine.placing import Place, current_place
 from ematix_flow.engine.protocol import Engine, Job, Progress
 from ematix_flow.engine.settings import EngineSettings, derive
 from ematix_flow.errors import EngineError
@@ -31,6 +32,7 @@ __all__ = [
     "prepare_engine",
     "run_session",
     "shared_engine",
+    "slots",
     "without_engine",
 ]
 
@@ -81,6 +83,7 @@ class _Process:
             self._close()
             self._engine = _open(settings)
             self._settings = settings
+            self._opened_by_runs = self._opened_by_runs or self._runs > 0
             return self._engine
 
     def prepare(self, settings: EngineSettings) -> None:
@@ -170,21 +173,44 @@ def shared_engine() -> Engine:
     """The engine of this process, opened as configured when first needed."""
     if _barred.get():
         raise EngineBarred("this can only be known with Spark, which must not start here")
-    return current_engine() or open_engine(configured())
+    place, current = current_place(), current_engine()
+    elsewhere = place is not None and place.is_distributed
+    if current is None or elsewhere or getattr(current, "distributed", False):
+        return open_engine(configured())
+    return current
 
 
 def configured(needs: Sequence[str] = ()) -> EngineSettings:
-    """The settings that environment and project ask for; ``needs`` are jars that will be used."""
-    choice = _chosen.get()
+    """The settings that environment, project and the pipeline at hand ask for.
+
+    ``needs`` are jars that will be used.
+    """
+    choice, place = _chosen.get(), current_place()
     if choice is not None and choice.is_sail:
         return dataclasses.replace(derive(), sail=True)
+    if place is not None and place.is_distributed:
+        return _distributed(place, needs)
     settings = derive(remote=setting("SPARK_REMOTE"))
-    name = engine_choice()[0] if choice is None else choice.name
+    name = engine_choice() if choice is None else choice.name
     if name == LOCAL or settings.remote is not None:
         return settings
     from ematix_flow.engine.warm import lacking
 
     return dataclasses.replace(settings, warm=not lacking(needs))
+
+
+def _distributed(place: Place, needs: Sequence[str]) -> EngineSettings:
+    if place.peers:
+        return derive(peers=place.peers, jars=needs)
+    master = str(place.master)
+    if master.startswith("sc://"):
+        return derive(remote=master)
+    return derive(master=master, jars=needs)
+
+
+def slots(settings: EngineSettings) -> int:
+    """How many tasks run at once: those of all peers, once they are known."""
+    return int(getattr(current_engine(), "slots", settings.cores))
 
 
 @contextlib.contextmanager
@@ -257,6 +283,10 @@ def _open(settings: EngineSettings) -> Engine:
         from ematix_flow.engine.connect import attach
 
         return attach(settings)
+    if settings.peers:
+        from ematix_flow.engine.cluster import launch_on_peers
+
+        return launch_on_peers(settings)
     from ematix_flow.engine.classic import adopt, launch
 
     adopted = adopt(settings)

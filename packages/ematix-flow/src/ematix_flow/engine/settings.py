@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ematix_flow.engine import delta, machine
 from ematix_flow.errors import ConfigError
+from ematix_flow.peers import Peer
 
 _MIB = 1 << 20
 _GIB = 1 << 30
@@ -38,11 +39,13 @@ class EngineSettings:
     app_name: str = "ematix-flow"
     warm: bool = field(default=False, compare=False)
     sail: bool = False
+    peers: tuple[Peer, ...] = ()
 
     @property
     def is_local(self) -> bool:
         """Whether driver and executors are one JVM on this machine."""
-        return self.remote is None and _LOCAL.match(self.master) is not None
+        on_others = self.remote is not None or bool(self.peers)
+        return not on_others and _LOCAL.match(self.master) is not None
 
 
 def derive(
@@ -54,6 +57,7 @@ def derive(
     work_dir: Path | None = None,
     cores: int | None = None,
     memory_bytes: int | None = None,
+    peers: Sequence[Peer] = (),
 ) -> EngineSettings:
     """Settings for this machine; what is given is kept, the rest follows from it."""
     if remote is not None and not remote.startswith("sc://"):
@@ -72,6 +76,7 @@ def derive(
         conf=tuple(sorted((conf or {}).items())),
         jars=tuple(dict.fromkeys(jars)),
         work_dir=work_dir,
+        peers=tuple(peers),
     )
 
 

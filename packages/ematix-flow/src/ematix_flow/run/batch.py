@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ematix_flow import config
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.engine.failures import translate
+from ematix_flow.engine.placing import placed
 from ematix_flow.engine.progress import live_progress
 from ematix_flow.engine.session import (
     configured,
@@ -90,8 +91,10 @@ def run_pipeline(
     watch = _Watch(progress, announce, on_plan, purpose)
     run = RunInfo(id=new_run_id(), parameters=dict(parameters or {}))
     if dry_run:
-        return _execute(spec, run, watch, Journal(spec), dry_run=True)
+        with placed(spec):
+            return _execute(spec, run, watch, Journal(spec), dry_run=True)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(placed(spec))
         if run_log is None:
             run_log = open_run_log()
             stack.callback(run_log.close)
@@ -150,8 +153,8 @@ def _execute(
     spec: PipelineSpec, run: RunInfo, watch: _Watch, journal: Journal, *, dry_run: bool
 ) -> RunResult:
     started = utc_now()
-    engine = None if spec.not_yet else chosen_engine(spec)
-    if engine is not None and _needs_spark(spec):
+    engine = chosen_engine(spec)
+    if _needs_spark(spec):
         with on_engine(engine):
             prepare_engine(configured(_jars(spec)))
     tolerant = len(spec.targets) > 1 and spec.continue_on_target_failure

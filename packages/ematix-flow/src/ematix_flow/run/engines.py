@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow import types as t
 from ematix_flow.backends.loading import load_backend
-from ematix_flow.config import SAIL, engine_choice, resolve_connection
+from ematix_flow.config import ENGINES, SAIL, placement_of, resolve_connection
 from ematix_flow.declaring import function_shape
 from ematix_flow.engine.session import EngineChoice, has_other_session
 from ematix_flow.errors import Unsupported
@@ -50,7 +50,8 @@ _PROVEN_CASTS: dict[str, frozenset[str]] = {
 
 def chosen_engine(spec: PipelineSpec) -> EngineChoice:
     """The engine that was asked for, or Spark where Sail would not do the same."""
-    name, who = engine_choice(spec.engine)
+    placement = placement_of(spec.name, spec.placement)
+    name, who = placement.engine or ENGINES[0], placement.engine_by or "the default"
     if name != SAIL:
         return EngineChoice(name, who)
     from ematix_flow.engine.sail import require_sail
@@ -93,7 +94,7 @@ def reasons_in(spec: PipelineSpec) -> Iterator[str]:
     if len(spec.targets) > 1:
         yield "it has several targets, for which Spark keeps the rows"
     yield from _user_code(spec)
-    asked = {role for _, role in function_shape(spec.function).parameters}
+    asked = function_shape(spec.function).wants
     source = load_backend(resolve_connection(spec.source).connection)
     if "source" in asked and source.dialect == "spark":
         yield f"its function may query {source.name!r} in Spark SQL"
@@ -114,7 +115,7 @@ def _user_code(spec: PipelineSpec) -> Iterator[str]:
     """SQL of Spark means what Spark makes of it: Sail lets numbers overflow, for one."""
     if spec.transform_sql is not None:
         yield "transform_sql= is Spark SQL"
-    if any(role == "spark" for _, role in function_shape(spec.function).parameters):
+    if "spark" in function_shape(spec.function).wants:
         yield ASKS_FOR_SPARK
     if spec.transforms_pre:
         yield "it has transforms_pre="

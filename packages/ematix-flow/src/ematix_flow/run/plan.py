@@ -20,9 +20,11 @@ from ematix_flow.backends.base import (
 )
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.backends.spool import spooling
+from ematix_flow.backends.visibility import check_visible
 from ematix_flow.config import resolve_connection
+from ematix_flow.engine.placing import placed
 from ematix_flow.engine.session import EngineChoice, on_engine, shared_engine
-from ematix_flow.errors import EmatixError, NotAvailableYet, Unsupported
+from ematix_flow.errors import EmatixError, Unsupported
 from ematix_flow.model import PipelineSpec, Table, TargetSpec
 from ematix_flow.modes.base import Shape, load_mode
 from ematix_flow.modes.window import window_change
@@ -128,8 +130,6 @@ def planned(
     With ``asking`` nothing will be written, so they refuse ``execute``. A target that cannot be
     planned ends it, or is left out and told in ``failures``.
     """
-    if spec.not_yet:
-        raise NotAvailableYet(" and ".join(spec.not_yet), where=spec.location)
     source = load_backend(resolve_connection(spec.source).connection)
     if not source.capabilities.source:
         raise Unsupported(f"{source.kind} cannot be read by a batch pipeline")
@@ -139,7 +139,9 @@ def planned(
     begun = started_at or datetime.now(timezone.utc)
     asked = Asked(spec, run, announce, begun, purpose, engine)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(placed(spec))
         stack.enter_context(on_engine(engine))
+        check_visible((source, *sinks))
         stack.enter_context(spooling())
         stack.enter_context(holding_rows())
         for backend in (source, *sinks):

@@ -1,0 +1,371 @@
+"""The engine on peers: a Spark master in the driver's JVM, and a worker on every peer.
+
+Nothing of it outlives the run: peers end what a silent driver leaves behind, and master and
+session die with the driver's JVM. All that goes between machines is authenticated and encrypted
+with secrets that are made for the run and travel over mutual TLS.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import logging
+import secrets
+import socket
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ematix_flow.config import setting, tls_files
+from ematix_flow.engine import gateway as gateways
+from ematix_flow.engine import shipping
+from ematix_flow.engine.classic import ClassicEngine, Host, plan_for, start_host
+from ematix_flow.engine.failures import translate
+from ematix_flow.engine.jars import ensure_jars
+from ematix_flow.engine.peer_client import PeerClient, PeerLost
+from ematix_flow.engine.peer_protocol import WORKER_PYTHON, Offer, Order, client_tls
+from ematix_flow.engine.protocol import Job
+from ematix_flow.engine.settings import EngineSettings, context_conf, shuffle_partitions
+from ematix_flow.engine.spark_worker import programs
+from ematix_flow.errors import EmatixError, EngineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ematix_flow.peers import Peer
+
+logger = logging.getLogger(__name__)
+
+_MASTER = "org.apache.spark.deploy.master.Master"
+_FILTER = "org.apache.spark.ui.JWSFilter"
+_START_SECONDS = 120.0
+_ANSWER_SECONDS = 10.0
+_PAUSE = 0.05
+# The rest of what a peer lends is for its Python processes.
+_HEAP_SHARE = 0.6
+
+T = TypeVar("T")
+
+
+class Crew:
+    """The peers of one run, each kept by a thread that tells it that the driver lives."""
+
+    def __init__(self, peers: Sequence[Peer], *, timeout: float) -> None:
+        files = tls_files()
+        tls = None if files is None else client_tls(files)
+        self.timeout = timeout
+        self.run = uuid.uuid4().hex
+        seconds = min(_ANSWER_SECONDS, timeout / 2)
+        self.clients = [PeerClient(peer, tls, seconds=seconds) for peer in peers]
+        self.hosts: list[str] = []
+        self.lost: dict[Peer, str] = {}
+        self._begun: list[tuple[PeerClient, threading.Thread]] = []
+        self._ended = threading.Event()
+        self.when_all_are_lost: Callable[[], None] = lambda: None
+
+    @property
+    def all_lost(self) -> bool:
+        """Whether nobody is left."""
+        return len(self.lost) == len(self.clients)
+
+    def offers(self) -> list[Offer]:
+        """What each of them lends."""
+        return self._each(lambda client: client.offer())
+
+    def begin(self, master: str, conf: dict[str, str]) -> None:
+        """Have a Spark worker started on each, and keep them all from now on."""
+        order = Order(self.run, master, self.timeout, conf)
+
+        def begin(client: PeerClient) -> str:
+            host = client.begin(order, seconds=_START_SECONDS)
+            beats = threading.Thread(
+                target=self._beat, args=(client,), name="ematix-peer", daemon=True
+            )
+            self._begun.append((client, beats))
+            beats.start()
+            return host
+
+        self.hosts = self._each(begin)
+
+    def end(self) -> None:
+        """Let all of them go."""
+        self._ended.set()
+        begun, self._begun = self._begun, []
+
+        def end(held: tuple[PeerClient, threading.Thread]) -> None:
+            client, beats = held
+            beats.join()
+            # Whoever does not hear it ends by itself.
+            if client.peer not in self.lost:
+                with contextlib.suppress(EngineError):
+                    client.end(self.run)
+
+        if begun:
+            with ThreadPoolExecutor(len(begun)) as pool:
+                list(pool.map(end, begun))
+
+    def _each(self, ask: Callable[[PeerClient], T]) -> list[T]:
+        with ThreadPoolExecutor(len(self.clients)) as pool:
+            return list(pool.map(ask, self.clients))
+
+    def _beat(self, client: PeerClient) -> None:
+        """Tell one peer, at intervals; one that does not answer keeps no other waiting."""
+        answered = time.monotonic()
+        while not self._ended.wait(self.timeout / 5) and client.peer not in self.lost:
+            try:
+                client.beat(self.run)
+                answered = time.monotonic()
+            except PeerLost as error:
+                self._lose(client.peer, error.what)
+            except EngineError as error:
+                if time.monotonic() - answered > self.timeout:
+                    self._lose(client.peer, error.what)
+        while self.all_lost and not self._ended.wait(self.timeout / 5):
+            # Again and again: what is begun meanwhile would wait for ever.
+            self.when_all_are_lost()
+
+    def _lose(self, peer: Peer, reason: str) -> None:
+        self.lost[peer] = reason
+        logger.warning("%s; its work goes to the others", reason)
+
+
+class ClusterEngine(ClassicEngine):
+    """A session whose work is done by peers, ended with the run that opened it."""
+
+    per_run = True
+
+    def __init__(
+        self, spark: SparkSession, settings: EngineSettings, *, host: Host, crew: Crew, slots: int
+    ) -> None:
+        super().__init__(spark, settings, host=host)
+        self.slots = slots
+        self._crew = crew
+        self._shipped: str | None = None
+        crew.when_all_are_lost = self._give_up
+
+    @property
+    def alive(self) -> bool:
+        """Whether JVM and session are there, and at least one peer."""
+        return not self._crew.all_lost and super().alive
+
+    def require_jars(self, names: Sequence[str]) -> None:
+        """Put connector jars on the class path here and on every executor."""
+        for jar in ensure_jars(names):
+            if jar not in self._jars:
+                self._append_to_class_path(jar)
+                self._context._jsc.addJar(str(jar))
+                self._jars.add(jar)
+
+    @contextlib.contextmanager
+    def job(self, description: str) -> Iterator[Job]:
+        """Tag all Spark jobs of the block; the user's modules are sent along."""
+        self._ship()
+        try:
+            with super().job(description) as job:
+                yield job
+        except Exception as error:
+            if self._crew.all_lost:
+                reasons = "; ".join(self._crew.lost.values())
+                raise EngineError(
+                    f"all peers are gone: {reasons}", fix="start their flow-workers and run again"
+                ) from error
+            raise
+
+    def _give_up(self) -> None:
+        # The session may be on its way out already.
+        with contextlib.suppress(Exception):
+            self.cancel_all()
+
+    def _import_path(self) -> str:
+        """Paths of this machine mean nothing on another."""
+        return ""
+
+    def _ship(self) -> None:
+        files = shipping.own_files()
+        digest = shipping.digest_of(files)
+        if not files or digest == self._shipped:
+            return
+        archive = self.workspace.folder("modules") / f"modules-{digest}.zip"
+        shipping.pack(files, archive)
+        self._context.addFile(str(archive))
+        # The newest is looked into first.
+        self._context._python_includes = [archive.name, *(self._context._python_includes or ())]
+        self._shipped = digest
+
+    def stop(self, *, seconds: float = 10.0) -> None:
+        """End the session, its peers' workers and its JVM."""
+        with contextlib.suppress(Exception):
+            if self._host is not None and self._host.jvm.alive:
+                self._spark.stop()
+        self._crew.end()
+        super().stop(seconds=seconds)
+
+
+def launch_on_peers(settings: EngineSettings) -> ClusterEngine:
+    """Start a JVM with a master in it, have every peer join, and open a session on them."""
+    crew = Crew(settings.peers, timeout=peer_timeout())
+    offers = crew.offers()
+    here = own_address(settings.peers[0])
+    plan = plan_for(settings)
+    environment = (*plan.environment, ("SPARK_LOCAL_IP", here))
+    plan = dataclasses.replace(plan, environment=environment, programs=programs())
+    host = start_host(settings, plan)
+    try:
+        gateways.load_pyspark()
+        host.gateway = gateways.connect(*host.jvm.gateway())
+        shared = _secured(crew.timeout)
+        master = _start_master(host.gateway.jvm, here, shared)
+        crew.begin(master, shared)
+        slots = sum(offer.cores for offer in offers)
+        conf = {
+            **context_conf(settings, warehouse=host.workspace.path / "warehouse"),
+            **_spread(settings, offers, here=here, master=master, slots=slots),
+            **{
+                k: v
+                for k, v in shared.items()
+                if not k.startswith(("spark.ui.", f"spark.{_FILTER}"))
+            },
+            **dict(settings.conf),
+        }
+        spark = gateways.open_session(host.gateway, conf, python=WORKER_PYTHON)
+        engine = ClusterEngine(spark, settings, host=host, crew=crew, slots=slots)
+        _wait_for_all(engine, crew, here)
+        return engine
+    except BaseException as error:
+        ours = isinstance(error, EmatixError) or not isinstance(error, Exception)
+        # Asked while there is a JVM to ask.
+        known = error if ours else translate(error)
+        crew.end()
+        if host.gateway is not None:
+            gateways.forget(host.gateway)
+        host.kill()
+        if ours:
+            raise
+        raise known from error
+
+
+def peer_timeout() -> float:
+    """How long a silent peer, or a silent driver, is waited for."""
+    named = setting("PEER_TIMEOUT")
+    try:
+        seconds = 30.0 if named is None else float(named)
+    except ValueError:
+        seconds = 0.0
+    if not 2.0 <= seconds <= 600.0:  # noqa: PLR2004 - stated in the message
+        raise EngineError(
+            f"EMATIX_FLOW_PEER_TIMEOUT is {named!r}", fix="give seconds, from 2 to 600"
+        )
+    return seconds
+
+
+def own_address(peer: Peer) -> str:
+    """The address of this machine on the way to a peer; no packet is sent."""
+    named = setting("DRIVER_HOST")
+    if named is not None:
+        return named
+    try:
+        family, kind, *_, address = socket.getaddrinfo(
+            peer.host, peer.port, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise EngineError(
+            f"there is no way to peer {peer} ({error.strerror or error})",
+            fix="check the address, or set EMATIX_FLOW_DRIVER_HOST",
+        ) from error
+
+
+def _secured(timeout: float) -> dict[str, str]:
+    """What master, workers, driver and executors agree on: secrets of this run, and patience."""
+    key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    return {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": secrets.token_urlsafe(32),
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.authEngineVersion": "2",
+        "spark.network.crypto.saslFallback": "false",
+        "spark.io.encryption.enabled": "true",
+        # Their pages cannot be switched off; nobody is given a token for them.
+        "spark.ui.filters": _FILTER,
+        f"spark.{_FILTER}.param.secretKey": key,
+        "spark.ui.killEnabled": "false",
+        "spark.master.rest.enabled": "false",
+        "spark.worker.timeout": str(max(int(timeout), 2)),
+        "spark.network.timeout": f"{max(int(timeout), 2)}s",
+    }
+
+
+def _spread(
+    settings: EngineSettings, offers: Sequence[Offer], *, here: str, master: str, slots: int
+) -> dict[str, str]:
+    """What differs on a cluster from one machine."""
+    timeout = peer_timeout()
+    heap = int(min(offer.memory_bytes for offer in offers) * _HEAP_SHARE)
+    conf = {
+        "spark.master": master,
+        "spark.driver.host": here,
+        "spark.driver.bindAddress": here,
+        "spark.executor.memory": f"{heap >> 20}m",
+        "spark.executor.extraJavaOptions": "-Duser.timezone=UTC -Dfile.encoding=UTF-8",
+        "spark.executor.heartbeatInterval": f"{max(int(timeout * 1000 / 6), 500)}ms",
+        "spark.network.timeoutInterval": f"{max(int(timeout * 1000 / 4), 500)}ms",
+        "spark.sql.shuffle.partitions": str(shuffle_partitions(slots)),
+        # A task that takes far longer than its like is begun once more on another peer.
+        "spark.speculation": "true",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "3",
+        "spark.speculation.minTaskRuntime": "10s",
+        "spark.speculation.interval": "1s",
+    }
+    jars = ensure_jars(settings.jars)
+    if jars:
+        conf["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
+    return conf
+
+
+def _start_master(jvm: Any, host: str, shared: dict[str, str]) -> str:
+    conf = getattr(jvm, "org.apache.spark.SparkConf")(False)
+    for key, value in shared.items():
+        conf.set(key, value)
+    started = getattr(jvm, _MASTER).startRpcEnvAndEndpoint(host, 0, 0, conf)
+    port = started._1().address().port()
+    return f"spark://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _wait_for_all(engine: ClusterEngine, crew: Crew, here: str) -> None:
+    """Go on when there is an executor on every peer."""
+    tracker: Any = engine.spark.sparkContext._jsc.sc().statusTracker()
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        there = Counter(str(info.host()) for info in tracker.getExecutorInfos())
+        # The driver counts itself.
+        there[here] -= 1
+        absent = _absent(crew, there)
+        if not absent:
+            return
+        for peer, reason in crew.lost.items():
+            raise EngineError(f"peer {peer} did not join: {reason}", fix="see its log")
+        if time.monotonic() > deadline:
+            raise EngineError(
+                f"peer {absent[0]} did not join within {_START_SECONDS:.0f} seconds",
+                fix="check that it can reach this machine, or set EMATIX_FLOW_DRIVER_HOST",
+            )
+        time.sleep(_PAUSE)
+
+
+def _absent(crew: Crew, there: Counter[str]) -> list[Peer]:
+    left = Counter(there)
+    absent = []
+    for client, host in zip(crew.clients, crew.hosts, strict=True):
+        if left[host] > 0:
+            left[host] -= 1
+        else:
+            absent.append(client.peer)
+    return absent

@@ -1,0 +1,230 @@
+"""Machines that die, fall silent or stand still in the middle of a load: the rows are right."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextvars import copy_context
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ematix_flow.engine.session import current_engine
+from quick_java import quick_java
+
+from . import work
+from .crew import Worker, descendants, wait_until
+from .network import Authority, Network
+from .work import Gate
+
+pytestmark = pytest.mark.slow
+
+TIMEOUT = "8"
+
+
+@pytest.fixture
+def driver(
+    driver_variables: dict[str, str], driver: None, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
+    """A driver of little patience."""
+    monkeypatch.setenv("EMATIX_FLOW_PEER_TIMEOUT", TIMEOUT)
+    return {**driver_variables, "EMATIX_FLOW_PEER_TIMEOUT": TIMEOUT}
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Iterator[ModuleType]:
+    yield from work.user_module(tmp_path)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path / "gate")
+
+
+@pytest.fixture
+def crew(machines: Network, authority: Authority, tmp_path: Path) -> Iterator[list[Worker]]:
+    """Workers of the test's own, on other ports than those that the other tests share."""
+    held = [
+        Worker(machine, authority.sign(machine.address), tmp_path / machine.namespace, port=9100)
+        for machine in machines.machines[:2]
+    ]
+    try:
+        with quick_java():
+            for worker in held:
+                worker.start()
+        yield held
+    finally:
+        for machine in machines.machines:
+            machine.plug_in()
+        for worker in held:
+            worker.signal(signal.SIGCONT)
+            worker.stop()
+
+
+class Running:
+    """A load in a thread; ``result`` waits for its end."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+        self._outcome: Any = None
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._pipeline.sync()
+        except BaseException as error:  # noqa: BLE001 - raised where it is asked for
+            self._outcome = error
+
+    def result(self, seconds: float = 150.0) -> Any:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "the load did not end"
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+
+def begun(pipeline: Any, gate: Gate, crew: list[Worker]) -> Running:
+    """A load of which every machine holds a task, in the middle of its transaction."""
+    running = Running(pipeline)
+    wait_until(
+        lambda: all(gate.at(w.machine.address) for w in crew) or running._outcome is not None,
+        what="all machines are at work",
+        seconds=90,
+    )
+    if running._outcome is not None:
+        running.result()
+    return running
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "killed",
+        pytest.param("unplugged", marks=pytest.mark.soak),
+        pytest.param("standing still", marks=pytest.mark.soak),
+    ],
+)
+def test_a_worker_that_is_lost_in_the_middle_of_a_load(
+    *,
+    loss: str,
+    origin: str,
+    warehouse: str,
+    module: ModuleType,
+    gate: Gate,
+    crew: list[Worker],
+) -> None:
+    expected = work.fill(origin)
+    pipeline = work.pipeline(module, gate, [w.address for w in crew])
+    running = begun(pipeline, gate, crew)
+    lost = crew[1]
+    if loss == "killed":
+        lost.signal(signal.SIGKILL)
+    elif loss == "unplugged":
+        lost.machine.unplug()
+    else:
+        lost.signal(signal.SIGSTOP)
+    gate.open()
+    result = running.result()
+    assert result.counts.inserted == work.ROWS
+    assert work.loaded(warehouse) == expected
+    assert work.litter(warehouse) == []
+    assert current_engine() is None
+    if loss == "unplugged":
+        # It does not hear that the run is over, and ends it by itself.
+        wait_until(lambda: not lost.spark_processes, what="the lost worker ends by itself")
+        assert "its driver has fallen silent" in lost.log.read_text()
+
+
+DRIVER = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}, {folder!r}]
+from ematix_flow.connections import PostgresConnection
+from ematix_flow.registry import register_connection
+from cluster import work
+import gate_of_user
+register_connection(PostgresConnection(name="origin", url=os.environ["ORIGIN"]))
+register_connection(PostgresConnection(name="warehouse", url=os.environ["WAREHOUSE"]))
+gate = work.Gate.__new__(work.Gate)
+gate.folder = Path({gate!r})
+print(work.pipeline(gate_of_user, gate, {peers!r}).sync().counts.inserted)
+"""
+
+
+@pytest.mark.soak
+def test_a_driver_that_is_killed(
+    *,
+    origin: str,
+    warehouse: str,
+    module: ModuleType,
+    gate: Gate,
+    crew: list[Worker],
+    tmp_path: Path,
+    driver: dict[str, str],
+) -> None:
+    expected = work.fill(origin)
+    peers = [w.address for w in crew]
+    script = DRIVER.format(
+        tests=str(Path(__file__).parent.parent),
+        folder=str(tmp_path),
+        gate=str(gate.folder),
+        peers=peers,
+    )
+    variables = {"ORIGIN": origin, "WAREHOUSE": warehouse, **driver}
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", script],
+            env={**os.environ, **variables},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    with start() as first:
+        try:
+            wait_until(
+                lambda: all(gate.at(w.machine.address) for w in crew), what="work", seconds=90
+            )
+            below = descendants(first.pid)
+            assert below
+        finally:
+            first.kill()
+    wait_until(
+        lambda: not any(Path(f"/proc/{process}").exists() for process in below),
+        what="the driver's JVM is gone",
+    )
+    # The next run waits until the peers have noticed.
+    gate.open()
+    with start() as second:
+        said, _ = second.communicate(timeout=150)
+    assert said.split() == [str(work.ROWS)]
+    assert work.loaded(warehouse) == expected
+    assert work.litter(warehouse) == []
+    for worker in crew:
+        text = worker.log.read_text()
+        assert text.count("its driver has fallen silent") == 1, text
+        wait_until(lambda held=worker: not held.spark_processes, what="all workers are gone")  # type: ignore[misc]
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("driver")
+def test_all_peers_are_lost(
+    origin: str, warehouse: str, module: ModuleType, gate: Gate, crew: list[Worker]
+) -> None:
+    work.fill(origin)
+    running = begun(work.pipeline(module, gate, [w.address for w in crew]), gate, crew)
+    for worker in crew:
+        worker.signal(signal.SIGKILL)
+    with pytest.raises(Exception, match="all peers are gone: ") as caught:
+        running.result()
+    assert crew[0].address in str(caught.value)
+    assert work.loaded(warehouse) == []
