@@ -42,8 +42,12 @@ from ematix_flow import (
     pk,
     register_connection,
 )
+from ematix_flow.backends.base import SourceQuery
 from ematix_flow.backends.postgres import Postgres
 from ematix_flow.backends.postgres_relay import Line, Relay
+from ematix_flow.backends.spool import spooling
+from ematix_flow.engine.failures import translate
+from ematix_flow.engine.session import shared_engine
 from ematix_flow.errors import BadValue, DataError, DuplicateKeys, EmatixError, Transient
 from ematix_flow.run.backfill import Request, plan_backfill, run_slices
 from ematix_flow.run.batch import run_pipeline
@@ -441,6 +445,22 @@ def test_settings_that_only_libpq_knows_are_kept(server: PostgresHarness, engine
 
     loaded = copied.sync()
     assert (loaded.path, loaded.counts.inserted) == ("spark", 1)
+
+
+def test_what_the_url_demands_of_the_line_is_demanded_by_spark_too(
+    server: PostgresHarness, engine: object
+) -> None:
+    asked(server, "origin", "CREATE TABLE n AS SELECT 1::bigint id, 'a' note, 0.5::float8 ratio")
+    origin = Postgres(server.connection("origin"))
+    url = server.connection("origin").resolved().fields()["url"]
+    # The server speaks no TLS: whoever insists on it must not read.
+    strict = Postgres(PostgresConnection(name="strict", url=f"{url}?sslmode=require"))
+    strict.session = origin.session  # type: ignore[method-assign]
+    with spooling():
+        assert origin.read(shared_engine(), SourceQuery("SELECT id FROM n")).count() == 1
+        with pytest.raises(Exception, match="JDBC") as refused:
+            strict.read(shared_engine(), SourceQuery("SELECT id FROM n")).count()
+    assert "does not support SSL" in str(translate(refused.value))
 
 
 EVENTS = """

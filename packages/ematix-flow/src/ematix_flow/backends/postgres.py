@@ -46,6 +46,12 @@ if TYPE_CHECKING:
     from ematix_flow.engine.session import Engine
     from ematix_flow.model import PipelineSpec, TargetSpec
 
+# What libpq and JDBC both understand, by their names for it.
+_JDBC = {
+    "application_name": "ApplicationName",
+    "connect_timeout": "connectTimeout",
+    **{name: name for name in ("options", "sslmode", "sslrootcert", "sslcert", "sslkey")},
+}
 _TYPES = {
     "small_int": "smallint",
     "integer": "integer",
@@ -399,14 +405,14 @@ class Postgres(SqlBackend):
             for n, d in columns
         ]
         engine.require_jars(self.jars)
-        address = self.address()
+        address, info = self.address(), self.conninfo()
         options: dict[str, str] = {
             "driver": "org.postgresql.Driver",
             "fetchsize": str(parts.fetch),
             "preferTimestampNTZ": "true",
             "sessionInitStatement": "; ".join((*parts.before, "SET TIME ZONE 'UTC'")),
-            "ApplicationName": "ematix-flow",
             **{k: str(address[k]) for k in ("user", "password") if k in address},
+            **{theirs: str(info[ours]) for ours, theirs in _JDBC.items() if ours in info},
         }
         source = f"(SELECT {', '.join((*items, *parts.extra))} FROM {parts.rows}) AS jdbc_source"
         reader, url = engine.spark.read, jdbc_url(address)
