@@ -15,12 +15,12 @@ _notes: dict[str, dict[str, str]] = {}
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Look at the engine while it is still open."""
-    from ematix_flow.engine.session import current_engine
+    from ematix_flow.engine.session import open_now
 
     try:
         return (yield)
     finally:
-        engine = current_engine()
+        engine = open_now()
         _notes.setdefault(item.nodeid, {})["engine"] = engine.kind if engine else "none"
 
 

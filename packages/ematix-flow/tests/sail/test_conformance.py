@@ -65,7 +65,11 @@ def test_the_promises_hold_on_sail(tmp_path: Path) -> None:
     files = [str(TESTS / "conformance" / file) for file in FILES]
     seen = _seen(tmp_path / "notes.json", "-k", selected, *files)
     assert {note["outcome"] for note in seen.values()} == {"passed"}
-    assert _engines(seen, HARNESSES) == {"sail"}
+    instead = [test for test, note in seen.items() if note["engine"] != "sail"]
+    # SQLite keeps exact numbers as text, and text may have an exponent.
+    assert [test.partition("::")[2] for test in instead] == [
+        "test_every_value_reads_back_as_it_was[sqlite]"
+    ]
     for name in HARNESSES:
         assert sum(test.endswith(f"[{name}]") for test in seen) == len(PROMISES), name
 

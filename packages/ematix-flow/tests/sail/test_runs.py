@@ -43,12 +43,23 @@ class Orders:
 def load():
     pass
 
+
+def note(target, spark):
+    return f"CREATE TABLE app.noted AS SELECT '{type(spark).__module__}' AS module"
+
+
+@ematix.pipeline(
+    target=Orders, source_connection="files", source_table="orders.csv",
+    target_connection="warehouse", mode="merge", transforms_post=[note],
+)
+def load_and_note():
+    pass
 """
 WATCHED = """
 import os
 from pathlib import Path
 from ematix_flow.discovery import load_project
-from ematix_flow.engine.session import current_engine
+from ematix_flow.engine.session import open_now, run_session
 
 
 def listening(*processes):
@@ -60,13 +71,15 @@ def listening(*processes):
     return known & set(held)
 
 
-with load_project(()) as project:
+with load_project(()) as project, run_session():
     project.pipeline("load").sync()
-engine = current_engine()
-folder = engine._host.workspace.path
-process = engine._host._process.pid
-mode = oct(folder.stat().st_mode & 0o777)
-print(engine.kind, len(listening(os.getpid(), process)), mode, process, folder)
+    engine = open_now()
+    folder = engine._host.workspace.path
+    process = engine._host._process.pid
+    mode = oct(folder.stat().st_mode & 0o777)
+    print(engine.kind, len(listening(os.getpid(), process)), mode, process, folder)
+assert open_now() is None
+assert not folder.exists()
 """
 
 
@@ -112,6 +125,14 @@ def test_a_run_gives_what_the_file_says(project: Path) -> None:
     assert shown == [tuple(line.split(",")) for line in lines]
     again = _flow(project, "run", "load", "--engine", "sail")
     assert f"{len(lines)} rows read, 0 inserted, {len(lines)} unchanged" in again.stdout
+
+
+@pytest.mark.slow
+def test_a_step_after_the_load_gets_spark(project: Path) -> None:
+    ended = _flow(project, "run", "load_and_note")
+    assert ended.returncode == 0, ended.stderr
+    with duckdb.connect(str(project / "warehouse.duckdb")) as raw:
+        assert raw.execute("SELECT module FROM app.noted").fetchall() == [("pyspark.sql.session",)]
 
 
 def test_nobody_else_can_reach_it_and_nothing_stays(project: Path) -> None:

@@ -42,6 +42,7 @@ class SailEngine(ConnectEngine):
     """A session on a Sail that this process has started and ends."""
 
     kind = KIND
+    per_run = True
 
     def __init__(self, spark: SparkSession, settings: EngineSettings, host: SailHost) -> None:
         super().__init__(spark, settings)

@@ -29,6 +29,7 @@ __all__ = [
     "on_engine",
     "on_sail",
     "open_engine",
+    "open_now",
     "prepare_engine",
     "run_session",
     "shared_engine",
@@ -244,7 +245,7 @@ def has_other_session() -> bool:
 
 @contextlib.contextmanager
 def run_session() -> Iterator[None]:
-    """A session on the warm engine is closed with the last run that uses it."""
+    """A session on the warm engine or on Sail is closed with the last run that uses it."""
     _process.enter()
     try:
         yield
@@ -267,11 +268,14 @@ class EngineBarred(EngineError):
 
 
 def current_engine() -> Engine | None:
-    """The open engine of this process, if there is one, and it is the run's."""
-    engine, choice = _process.current(), _chosen.get()
-    if engine is None or choice is None or choice.is_sail == (engine.kind == SAIL):
-        return engine
-    return None
+    """The open engine of this process, if there is one; Sail is there for its own runs only."""
+    engine = open_now()
+    return engine if engine is None or (engine.kind == SAIL) == on_sail() else None
+
+
+def open_now() -> Engine | None:
+    """The open engine of this process, whoever it is for."""
+    return _process.current()
 
 
 def _open(settings: EngineSettings) -> Engine:
