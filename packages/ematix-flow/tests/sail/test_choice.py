@@ -112,7 +112,7 @@ def _engine(pipeline: Pipeline) -> tuple[str, str]:
 def test_who_decides(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _engine(_declared()) == ("spark", "the default")
     (folder / ".ematix-flow.toml").write_text('[project]\nengine = "sail"\n')
-    assert _engine(_declared()) == ("sail", "engine in .ematix-flow.toml")
+    assert _engine(_declared()) == ("sail", "engine in [project] of .ematix-flow.toml")
     assert _engine(_declared(engine="local")) == ("spark", "engine='local' of the pipeline")
     assert _engine(_declared(engine="sail")) == ("sail", "engine='sail' of the pipeline")
     monkeypatch.setenv("EMATIX_FLOW_ENGINE", "auto")
