@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+UTC = timezone.utc
 CSV = {
     "usual": "a,b\n1,x\n2,y\n",
     "unended": "a,b\n1,x",
