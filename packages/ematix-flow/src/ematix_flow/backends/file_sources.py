@@ -24,7 +24,7 @@ from ematix_flow.backends.file_schemas import (
     line_end,
     not_utf8,
 )
-from ematix_flow.backends.file_spool import read_plain_csv, unusual_path, why_spark
+from ematix_flow.backends.file_spool import spooled_rows, why_spark
 from ematix_flow.backends.manifest import FOLDER, Manifest, ManifestLog
 from ematix_flow.connections import format_from_path
 from ematix_flow.engine.session import on_sail
@@ -163,7 +163,7 @@ class Store:
         columns = tuple(SourceColumn(c.name, c.type) for c in manifest.columns)
         layouts = {file.layout.format for file in manifest.files}
         other = next(iter(layouts - {"parquet"}), None)
-        reason = f"the files in {folder} are {other}" if other else unusual_path([folder])
+        reason = f"the files in {folder} are {other}" if other else None
         load = partial(load_manifest, folder=folder, manifest=manifest)
         return Relation(columns, load, lambda: reason)
 
@@ -297,8 +297,12 @@ def load_manifest(
                     fix="restore it, or load the table again with mode='truncate'",
                 )
         form = stored_format(layout.format, layout.options)
-        ddl = encoded_ddl([(name, types[name]) for name in layout.columns if name in types], form)
-        rows = read_encoded(spark, form, files, ddl)
+        held = [(name, types[name]) for name in layout.columns if name in types]
+        if on_sail():
+            given = [(name, spark_ddl(kind)) for name, kind in held]
+            rows = spooled_rows(spark, form, files, given)
+        else:
+            rows = read_encoded(spark, form, files, encoded_ddl(held, form))
         frames.append(
             rows.selectExpr(
                 *(
@@ -343,8 +347,9 @@ def _load_part(spark: SparkSession, part: _Part, listed: Sequence[FileColumn]) -
         if form.terminator is None and len(ends) == 1 and not split:
             # Left to find it, Spark would also turn line ends inside quotes into one kind.
             form = replace(form, terminator=ends.pop())
-    if form.format == "csv" and on_sail():
-        rows = read_plain_csv(spark, form, part.files, [c.name for c in part.columns])
+    if on_sail():
+        given = [(c.name, c.read_as) for c in part.columns]
+        rows = spooled_rows(spark, form, part.files, given)
     else:
         rows = read_encoded(spark, form, part.files, ddl, split_lines=split)
     return rows.selectExpr(

@@ -1,9 +1,9 @@
-"""Files that an engine other than Spark reads, too: which these are, and plain CSV as Parquet."""
+"""Files that this process reads for Sail: which these are, and how they get there."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -18,20 +18,13 @@ if TYPE_CHECKING:
 
     from ematix_flow.backends.file_options import FileFormat
 
-_PLAIN_PATH = re.compile(r"[\w/.=+-]+", re.ASCII)
 _BLOCK = 16 << 20
-
-
-def unusual_path(paths: Sequence[Path]) -> str | None:
-    """Why a path is not the same to every engine."""
-    other = next((path for path in paths if not _PLAIN_PATH.fullmatch(str(path))), None)
-    return None if other is None else f"the path {other} has characters that Spark escapes"
 
 
 def why_spark(form: FileFormat, files: Sequence[Path]) -> str | None:
     """Why only Spark reads these files; None where there is but one way to read them."""
     if form.format == "parquet":
-        return unusual_path(files) or next(filter(None, map(_parquet, files)), None)
+        return next(filter(None, map(_parquet, files)), None)
     if form.format != "csv":
         return f"the files are {form.format}"
     options = (form.escape, form.terminator, form.comment, form.null_regex)
@@ -98,42 +91,73 @@ def _csv(file: Path, form: FileFormat) -> str | None:
     return None
 
 
-def read_plain_csv(
-    spark: SparkSession, form: FileFormat, files: Sequence[Path], names: Sequence[str]
+def spooled_rows(
+    spark: SparkSession, form: FileFormat, files: Sequence[Path], columns: Sequence[tuple[str, str]]
 ) -> DataFrame:
-    """The fields as text; an empty one is NULL, as it is to Spark."""
+    """The rows of files, read by this process; ``columns`` are their names and Spark types."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from pyarrow import csv
 
     spool = spool_folder() / f"{uuid4().hex}.parquet"
-    numbered = [f"c{i}" for i in range(len(names))]
-    schema = pa.schema([(name, pa.string()) for name in numbered])
-    empty = ["", form.null_value] if form.null_value else [""]
+    numbered = [f"c{i}" for i in range(len(columns))]
+    if form.format == "csv":
+        schema = pa.schema([(name, pa.string()) for name in numbered])
+        batches = _csv_batches(form, files, schema)
+    else:
+        names = [name for name, _ in columns]
+        with pq.ParquetFile(files[0]) as first:
+            kinds = [first.schema_arrow.field(name).type for name in names]
+        schema = pa.schema(list(zip(numbered, kinds, strict=True)))
+        batches = _parquet_batches(files, names)
     with pq.ParquetWriter(spool, schema) as writer:
-        for file in files:
-            if file.stat().st_size == 0:
-                continue
-            try:
-                reader = csv.open_csv(
-                    file,
-                    read_options=csv.ReadOptions(
-                        column_names=numbered, skip_rows=int(form.header), block_size=_BLOCK
-                    ),
-                    parse_options=csv.ParseOptions(delimiter=form.delimiter, quote_char=False),
-                    convert_options=csv.ConvertOptions(
-                        column_types=schema, null_values=empty, strings_can_be_null=True
-                    ),
-                )
-                for batch in reader:
-                    writer.write_batch(batch)
-            except pa.ArrowInvalid as error:
-                if "Empty CSV file" in str(error):
-                    continue
+        for batch in batches:
+            writer.write_batch(pa.record_batch(batch.columns, schema=schema))
+    rows = spark.read.parquet(spool.as_uri())
+    return rows.selectExpr(
+        *(f"CAST(c{i} AS {kind}) AS {quote(name)}" for i, (name, kind) in enumerate(columns))
+    )
+
+
+def _parquet_batches(files: Sequence[Path], names: list[str]) -> Iterator[pyarrow.RecordBatch]:
+    """A damaged page is an error here, and would be wrong numbers to an engine that trusts it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for file in files:
+        try:
+            with pq.ParquetFile(file, page_checksum_verification=True) as held:
+                for batch in held.iter_batches(columns=names):
+                    yield batch.select(names)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataError(
+                f"file {file} is damaged: {str(error).splitlines()[0]}", fix="write it again"
+            ) from error
+
+
+def _csv_batches(
+    form: FileFormat, files: Sequence[Path], schema: pyarrow.Schema
+) -> Iterator[pyarrow.RecordBatch]:
+    """The fields as text; an empty one is NULL, as it is to Spark."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    empty = ["", form.null_value] if form.null_value else [""]
+    for file in files:
+        try:
+            reader = csv.open_csv(
+                file,
+                read_options=csv.ReadOptions(
+                    column_names=schema.names, skip_rows=int(form.header), block_size=_BLOCK
+                ),
+                parse_options=csv.ParseOptions(delimiter=form.delimiter, quote_char=False),
+                convert_options=csv.ConvertOptions(
+                    column_types=schema, null_values=empty, strings_can_be_null=True
+                ),
+            )
+            yield from reader
+        except pa.ArrowInvalid as error:
+            if "Empty CSV file" not in str(error):
                 raise DataError(
                     f"{file} is not a table: {str(error).splitlines()[0]}",
                     fix="give every row as many fields as the header",
                 ) from error
-    rows = spark.read.parquet(spool.as_uri())
-    renamed = (f"{old} AS {quote(new)}" for old, new in zip(numbered, names, strict=True))
-    return rows.selectExpr(*renamed)
