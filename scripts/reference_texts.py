@@ -77,8 +77,8 @@ OPTIONS = {
     "engine": "Where Spark runs: `auto`, `local` or `distributed`.",
     "peers": "`flow-worker` processes to spread the run over: `https://host:port`, "
     "`dns://host:port`, `k8s://service.namespace:port`.",
-    "master": "An existing Spark cluster: `spark://…`, `sc://…`, `k8s://https://…`, `yarn`. "
-    "None of them is tested yet.",
+    "master": "An existing Spark cluster: `spark://…`; untested yet: `sc://…`, `k8s://https://…`, "
+    "`yarn`.",
 }
 
 _SERVER = "Where the server is, when there is no `url`."
