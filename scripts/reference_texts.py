@@ -78,8 +78,8 @@ OPTIONS = {
     "`EMATIX_FLOW_ENGINE`.",
     "peers": "`flow-worker` processes to spread the run over: `https://host:port`, "
     "`dns://host:port`, `k8s://service.namespace:port`.",
-    "master": "An existing Spark cluster: `spark://…`, `sc://…`, `k8s://https://…`, `yarn`. "
-    "None of them is tested yet.",
+    "master": "An existing Spark cluster: `spark://…`; untested yet: `sc://…`, `k8s://https://…`, "
+    "`yarn`.",
 }
 
 _SERVER = "Where the server is, when there is no `url`."

@@ -61,11 +61,13 @@ def test_from_postgres_to_postgres(
     module: ModuleType,
     gate: Gate,
     peers: list[str],
+    workers: list[Worker],
     machines: Network,
 ) -> None:
     expected = work.fill(origin)
+    running = work.begun(work.pipeline(module, gate, peers), gate, workers)
     gate.open()
-    result = work.pipeline(module, gate, peers).sync()
+    result = running.result()
     assert (result.path, result.counts.inserted) == ("spark", work.ROWS)
     assert work.loaded(warehouse) == expected
     assert gate.hosts == {machine.address for machine in machines.machines}

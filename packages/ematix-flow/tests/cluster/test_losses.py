@@ -6,12 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextvars import copy_context
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -21,7 +18,7 @@ from quick_java import quick_java
 from . import work
 from .crew import Worker, descendants, wait_until
 from .network import Authority, Network
-from .work import Gate
+from .work import Gate, begun
 
 pytestmark = pytest.mark.slow
 
@@ -65,42 +62,6 @@ def crew(machines: Network, authority: Authority, tmp_path: Path) -> Iterator[li
         for worker in held:
             worker.signal(signal.SIGCONT)
             worker.stop()
-
-
-class Running:
-    """A load in a thread; ``result`` waits for its end."""
-
-    def __init__(self, pipeline: Any) -> None:
-        self._pipeline = pipeline
-        self._outcome: Any = None
-        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._outcome = self._pipeline.sync()
-        except BaseException as error:  # noqa: BLE001 - raised where it is asked for
-            self._outcome = error
-
-    def result(self, seconds: float = 150.0) -> Any:
-        self._thread.join(seconds)
-        assert not self._thread.is_alive(), "the load did not end"
-        if isinstance(self._outcome, BaseException):
-            raise self._outcome
-        return self._outcome
-
-
-def begun(pipeline: Any, gate: Gate, crew: list[Worker]) -> Running:
-    """A load of which every machine holds a task, in the middle of its transaction."""
-    running = Running(pipeline)
-    wait_until(
-        lambda: all(gate.at(w.machine.address) for w in crew) or running._outcome is not None,
-        what="all machines are at work",
-        seconds=90,
-    )
-    if running._outcome is not None:
-        running.result()
-    return running
 
 
 @pytest.mark.usefixtures("driver")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
+from contextvars import copy_context
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -12,6 +14,8 @@ import psycopg
 
 from ematix_flow import BigInt, Text, ematix, pk
 from ematix_flow.pipeline import Pipeline
+
+from .crew import Worker, wait_until
 
 ROWS = 6000
 PARTITIONS = 6
@@ -129,3 +133,39 @@ def pipeline(module: ModuleType, gate: Gate, peers: list[str], **options: Any) -
         return None
 
     return load_events
+
+
+class Running:
+    """A load in a thread; ``result`` waits for its end."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+        self._outcome: Any = None
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._pipeline.sync()
+        except BaseException as error:  # noqa: BLE001 - raised where it is asked for
+            self._outcome = error
+
+    def result(self, seconds: float = 150.0) -> Any:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "the load did not end"
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+
+def begun(pipeline: Any, gate: Gate, crew: list[Worker]) -> Running:
+    """A load of which every machine holds a task, in the middle of its transaction."""
+    running = Running(pipeline)
+    wait_until(
+        lambda: all(gate.at(w.machine.address) for w in crew) or running._outcome is not None,
+        what="all machines are at work",
+        seconds=90,
+    )
+    if running._outcome is not None:
+        running.result()
+    return running

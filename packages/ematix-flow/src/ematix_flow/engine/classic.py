@@ -300,7 +300,11 @@ def default_plan() -> JvmPlan:
 
 
 def launch(
-    settings: EngineSettings, *, plan: JvmPlan | None = None, log_classes: bool = False
+    settings: EngineSettings,
+    *,
+    plan: JvmPlan | None = None,
+    log_classes: bool = False,
+    kind: type[ClassicEngine] = ClassicEngine,
 ) -> ClassicEngine:
     """Start a JVM and open a session on it."""
     planned = plan_for(settings) if plan is None else plan
@@ -321,7 +325,7 @@ def launch(
         host.gateway = gateways.connect(*address)
         conf = context_conf(settings, warehouse=host.workspace.path / "warehouse")
         spark = gateways.open_session(host.gateway, conf, python=_worker_python(settings))
-        return ClassicEngine(spark, settings, host=host)
+        return kind(spark, settings, host=host)
     except BaseException as error:
         if host.gateway is not None:
             gateways.forget(host.gateway)

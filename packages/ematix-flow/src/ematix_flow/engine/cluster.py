@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import logging
 import secrets
-import socket
+import sys
 import threading
 import time
 import uuid
@@ -23,15 +23,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ematix_flow.config import setting, tls_files
 from ematix_flow.engine import gateway as gateways
-from ematix_flow.engine import shipping
-from ematix_flow.engine.classic import ClassicEngine, Host, plan_for, start_host
+from ematix_flow.engine.classic import Host, plan_for, start_host
 from ematix_flow.engine.failures import translate
-from ematix_flow.engine.jars import ensure_jars
 from ematix_flow.engine.peer_client import PeerClient, PeerLost
 from ematix_flow.engine.peer_protocol import WORKER_PYTHON, Offer, Order, client_tls
 from ematix_flow.engine.protocol import Job
 from ematix_flow.engine.settings import EngineSettings, context_conf, shuffle_partitions
 from ematix_flow.engine.spark_worker import programs
+from ematix_flow.engine.spread import SpreadEngine, executor_conf, own_address
 from ematix_flow.errors import EmatixError, EngineError
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ class Crew:
         logger.warning("%s; its work goes to the others", reason)
 
 
-class ClusterEngine(ClassicEngine):
+class ClusterEngine(SpreadEngine):
     """A session whose work is done by peers, ended with the run that opened it."""
 
     per_run = True
@@ -145,7 +144,6 @@ class ClusterEngine(ClassicEngine):
         super().__init__(spark, settings, host=host)
         self.slots = slots
         self._crew = crew
-        self._shipped: str | None = None
         crew.when_all_are_lost = self._give_up
 
     @property
@@ -153,18 +151,9 @@ class ClusterEngine(ClassicEngine):
         """Whether JVM and session are there, and at least one peer."""
         return not self._crew.all_lost and super().alive
 
-    def require_jars(self, names: Sequence[str]) -> None:
-        """Put connector jars on the class path here and on every executor."""
-        for jar in ensure_jars(names):
-            if jar not in self._jars:
-                self._append_to_class_path(jar)
-                self._context._jsc.addJar(str(jar))
-                self._jars.add(jar)
-
     @contextlib.contextmanager
     def job(self, description: str) -> Iterator[Job]:
-        """Tag all Spark jobs of the block; the user's modules are sent along."""
-        self._ship()
+        """Tag all Spark jobs of the block; if they fail for want of peers, it says so."""
         try:
             with super().job(description) as job:
                 yield job
@@ -181,22 +170,6 @@ class ClusterEngine(ClassicEngine):
         with contextlib.suppress(Exception):
             self.cancel_all()
 
-    def _import_path(self) -> str:
-        """Paths of this machine mean nothing on another."""
-        return ""
-
-    def _ship(self) -> None:
-        files = shipping.own_files()
-        digest = shipping.digest_of(files)
-        if not files or digest == self._shipped:
-            return
-        archive = self.workspace.folder("modules") / f"modules-{digest}.zip"
-        shipping.pack(files, archive)
-        self._context.addFile(str(archive))
-        # The newest is looked into first.
-        self._context._python_includes = [archive.name, *(self._context._python_includes or ())]
-        self._shipped = digest
-
     def stop(self, *, seconds: float = 10.0) -> None:
         """End the session, its peers' workers and its JVM."""
         with contextlib.suppress(Exception):
@@ -208,9 +181,14 @@ class ClusterEngine(ClassicEngine):
 
 def launch_on_peers(settings: EngineSettings) -> ClusterEngine:
     """Start a JVM with a master in it, have every peer join, and open a session on them."""
+    if _has_a_session():
+        raise EngineError(
+            "this process has a Spark session of its own, and can have no other on peers",
+            fix="stop it first, or use engine='local'",
+        )
     crew = Crew(settings.peers, timeout=peer_timeout())
     offers = crew.offers()
-    here = own_address(settings.peers[0])
+    here = own_address(settings.peers[0].host, settings.peers[0].port)
     plan = plan_for(settings)
     environment = (*plan.environment, ("SPARK_LOCAL_IP", here))
     plan = dataclasses.replace(plan, environment=environment, programs=programs())
@@ -249,6 +227,14 @@ def launch_on_peers(settings: EngineSettings) -> ClusterEngine:
         raise known from error
 
 
+def _has_a_session() -> bool:
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
 def peer_timeout() -> float:
     """How long a silent peer, or a silent driver, is waited for."""
     named = setting("PEER_TIMEOUT")
@@ -261,25 +247,6 @@ def peer_timeout() -> float:
             f"EMATIX_FLOW_PEER_TIMEOUT is {named!r}", fix="give seconds, from 2 to 600"
         )
     return seconds
-
-
-def own_address(peer: Peer) -> str:
-    """The address of this machine on the way to a peer; no packet is sent."""
-    named = setting("DRIVER_HOST")
-    if named is not None:
-        return named
-    try:
-        family, kind, *_, address = socket.getaddrinfo(
-            peer.host, peer.port, type=socket.SOCK_DGRAM
-        )[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise EngineError(
-            f"there is no way to peer {peer} ({error.strerror or error})",
-            fix="check the address, or set EMATIX_FLOW_DRIVER_HOST",
-        ) from error
 
 
 def _secured(timeout: float) -> dict[str, str]:
@@ -308,26 +275,16 @@ def _spread(
     """What differs on a cluster from one machine."""
     timeout = peer_timeout()
     heap = int(min(offer.memory_bytes for offer in offers) * _HEAP_SHARE)
-    conf = {
+    return {
         "spark.master": master,
         "spark.driver.host": here,
         "spark.driver.bindAddress": here,
         "spark.executor.memory": f"{heap >> 20}m",
-        "spark.executor.extraJavaOptions": "-Duser.timezone=UTC -Dfile.encoding=UTF-8",
         "spark.executor.heartbeatInterval": f"{max(int(timeout * 1000 / 6), 500)}ms",
         "spark.network.timeoutInterval": f"{max(int(timeout * 1000 / 4), 500)}ms",
         "spark.sql.shuffle.partitions": str(shuffle_partitions(slots)),
-        # A task that takes far longer than its like is begun once more on another peer.
-        "spark.speculation": "true",
-        "spark.speculation.quantile": "0.5",
-        "spark.speculation.multiplier": "3",
-        "spark.speculation.minTaskRuntime": "10s",
-        "spark.speculation.interval": "1s",
+        **executor_conf(settings.jars),
     }
-    jars = ensure_jars(settings.jars)
-    if jars:
-        conf["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
-    return conf
 
 
 def _start_master(jvm: Any, host: str, shared: dict[str, str]) -> str:

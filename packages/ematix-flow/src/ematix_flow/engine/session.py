@@ -296,6 +296,10 @@ def _open(settings: EngineSettings) -> Engine:
     adopted = adopt(settings)
     if adopted is not None:
         return adopted
+    if not settings.is_local:
+        from ematix_flow.engine.spread import launch_on_master
+
+        return launch_on_master(settings)
     if settings.warm:
         from ematix_flow.engine.warm_session import attach_to_warm
 

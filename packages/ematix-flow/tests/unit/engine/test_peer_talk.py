@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.engine import shipping
-from ematix_flow.engine.cluster import own_address, peer_timeout
+from ematix_flow.engine.cluster import peer_timeout
 from ematix_flow.engine.peer_client import PeerClient, PeerLost
 from ematix_flow.engine.peer_protocol import Offer, Order, own_versions
 from ematix_flow.engine.peer_server import Lending, PeerServer
+from ematix_flow.engine.spread import own_address
 from ematix_flow.errors import EngineError
 from ematix_flow.peers import Peer
 
@@ -121,10 +122,9 @@ def test_an_order_does_not_show_its_secrets() -> None:
 
 
 def test_the_own_address_is_that_of_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = Peer("127.0.0.1", 9000, "127.0.0.1")
-    assert own_address(peer) == "127.0.0.1"
+    assert own_address("127.0.0.1", 9000) == "127.0.0.1"
     monkeypatch.setenv("EMATIX_FLOW_DRIVER_HOST", "driver.example")
-    assert own_address(peer) == "driver.example"
+    assert own_address("127.0.0.1", 9000) == "driver.example"
 
 
 @pytest.mark.parametrize("text", ["1", "601", "soon"])
