@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow import types as t
+from ematix_flow.errors import DataError
 from ematix_flow.sql.spark import spark_ddl
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ def spool_copy(raw: Any, select: str, kinds: Sequence[t.ColumnType | None], file
     """Copy the rows of a query; the columns are called ``c0``, ``c1`` and so on."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from pyarrow import csv
 
     types = [_arrow_type(kind) for kind in kinds]
     names = [f"c{i}" for i in range(len(types))]
@@ -41,27 +41,45 @@ def spool_copy(raw: Any, select: str, kinds: Sequence[t.ColumnType | None], file
     read = [pa.string() if pa.types.is_binary(held) else held for held in types]
     statement = f"COPY ({select}) TO STDOUT (FORMAT csv, ENCODING 'UTF8')"
     with raw.cursor() as cursor:
-        for name, value in _SESSION.items():
-            cursor.execute("SELECT set_config(%s, %s, false)", (name, value))
-        with cursor.copy(statement) as copy, pq.ParquetWriter(file, schema) as writer:
-            stream = io.BufferedReader(_Copied(iter(copy)), _BLOCK)
-            if not stream.peek(1):
-                return
-            reader = csv.open_csv(
-                stream,
-                read_options=csv.ReadOptions(column_names=names, block_size=_BLOCK),
-                parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-                convert_options=csv.ConvertOptions(
-                    column_types=dict(zip(names, read, strict=True)),
-                    null_values=[""],
-                    strings_can_be_null=True,
-                    quoted_strings_can_be_null=False,
-                    true_values=["t"],
-                    false_values=["f"],
-                ),
-            )
-            for batch in reader:
-                writer.write_batch(_in_types(batch, schema))
+        # The connection is kept for others, who have settings of their own.
+        cursor.execute("BEGIN READ ONLY")
+        try:
+            for name, value in _SESSION.items():
+                cursor.execute("SELECT set_config(%s, %s, true)", (name, value))
+            with cursor.copy(statement) as copy, pq.ParquetWriter(file, schema) as writer:
+                for batch in _read(iter(copy), dict(zip(names, read, strict=True))):
+                    writer.write_batch(_in_types(batch, schema))
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"a value of the source is none for Sail: {str(error).splitlines()[0]}",
+                fix="run it on Spark, with --engine local",
+            ) from error
+        finally:
+            cursor.execute("ROLLBACK")
+
+
+def _read(
+    pieces: Iterator[Any], types: dict[str, pyarrow.DataType]
+) -> Iterator[pyarrow.RecordBatch]:
+    """The rows of a ``COPY``; what is not quoted and empty is NULL, as Postgres writes it."""
+    from pyarrow import csv
+
+    stream = io.BufferedReader(_Copied(pieces), _BLOCK)
+    if not stream.peek(1):
+        return
+    yield from csv.open_csv(
+        stream,
+        read_options=csv.ReadOptions(column_names=list(types), block_size=_BLOCK),
+        parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        convert_options=csv.ConvertOptions(
+            column_types=types,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=["t"],
+            false_values=["f"],
+        ),
+    )
 
 
 def _arrow_type(kind: t.ColumnType | None) -> pyarrow.DataType:
