@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 NAME ?= startup
 
-.PHONY: help setup demo check test first-half second-half test-fast services-start services-stop bench soak docs lock wheel clean
+.PHONY: help setup demo check test test-fast services-start services-stop bench soak docs lock wheel clean
 
 help: ## Show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -22,18 +22,8 @@ check: setup ## Format, lint, types, layers: what a reviewer should not have to 
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/lint_spark_internals.py
 
-# Two processes, each with servers of its own: one test may change what a whole server does.
-HALVES = $(MAKE) --no-print-directory --jobs=2 --output-sync=line first-half second-half
-CONFORMANCE := packages/ematix-flow/tests/conformance
-
 test: setup ## Run the whole suite; pytest starts and stops the real services
-	@$(HALVES) WHICH="not soak"
-
-first-half:
-	SERVICES_STATE=.services/first $(BIN)/python -m pytest -m "$(WHICH)" $(CONFORMANCE)
-
-second-half:
-	SERVICES_STATE=.services/second $(BIN)/python -m pytest -m "$(WHICH)" --ignore=$(CONFORMANCE)
+	@$(BIN)/python scripts/run_tests.py "not soak"
 
 test-fast: setup ## Run everything that needs no service, in under five minutes
 	$(BIN)/python -m pytest -m "not soak and not services and not slow"
@@ -48,7 +38,7 @@ bench: setup ## Run benchmarks/NAME.py, e.g. make bench NAME=startup
 	$(BIN)/python benchmarks/$(NAME).py
 
 soak: setup ## Run the long tests
-	@$(HALVES) WHICH=soak
+	@$(BIN)/python scripts/run_tests.py soak
 
 docs: setup ## Build the documentation; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

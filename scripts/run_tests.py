@@ -1,0 +1,55 @@
+"""Runs the suite in two processes, each with servers of its own: ``run_tests.py "not soak"``.
+
+One test may change what a whole server does. The lines of both are shown as they come.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+CONFORMANCE = "packages/ematix-flow/tests/conformance"
+HALVES = {"conformance": [CONFORMANCE], "all else": [f"--ignore={CONFORMANCE}"]}
+
+
+def main(which: str) -> int:
+    """Run the tests that a marker expression selects; 1 if any of them fails."""
+    running = {name: start(name, [*what, "-m", which]) for name, what in HALVES.items()}
+    readers = [
+        threading.Thread(target=show, args=(name, process)) for name, process in running.items()
+    ]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    return int(any([process.wait() for process in running.values()]))
+
+
+def start(name: str, arguments: list[str]) -> subprocess.Popen[str]:
+    """One half, with its servers' state in a folder of its own."""
+    state = ROOT / ".services" / name.replace(" ", "-")
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "SERVICES_STATE": str(state)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def show(name: str, process: subprocess.Popen[str]) -> None:
+    """Print what a half says, and which of them it is."""
+    for line in process.stdout or ():
+        print(f"{name} | {line}", end="", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1]))
+    except KeyboardInterrupt:
+        sys.exit(130)
