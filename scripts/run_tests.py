@@ -26,7 +26,8 @@ def main(which: str) -> int:
         reader.start()
     for reader in readers:
         reader.join()
-    return int(any([process.wait() for process in running.values()]))
+    codes = [process.wait() for process in running.values()]
+    return int(any(codes))
 
 
 def start(name: str, arguments: list[str]) -> subprocess.Popen[str]:

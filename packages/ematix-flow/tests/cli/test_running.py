@@ -193,6 +193,21 @@ def test_runs_and_logs_take_the_beginning_of_an_id(flow: Flow, project: Path) ->
     assert flow("logs", run_id, "--tail", "1").out == lines[-1] + "\n"
 
 
+def test_explain_tells_how_the_rows_would_move(flow: Flow, project: Path) -> None:
+    said = flow("explain")
+    # The other one reads what this one has not made yet; that is no reason to be silent here.
+    assert (said.code, "load that table first" in said.err) == (1, True)
+    assert "load_numbers → " in said.out
+    assert "path      same_db: source and target are the same database" in said.out
+    assert "engine    none: " in said.out
+    found = flow("explain", "load_numbers", "--format", "json").json["pipelines"]
+    assert [(one["pipeline"], one["path"], one["engine"]) for one in found] == [
+        ("load_numbers", "same_db", "none")
+    ]
+    wrong = flow("explain", "load_nubmers")
+    assert (wrong.code, "load_numbers" in wrong.err) == (2, True)
+
+
 def test_preview_and_dry_run_write_nothing(flow: Flow, project: Path) -> None:
     said = flow("preview", "load_numbers")
     assert said.code == 0

@@ -1,4 +1,4 @@
-"""``flow preview``, ``flow dry-run`` and ``flow validate``: asking before doing."""
+"""``flow explain``, ``preview``, ``dry-run`` and ``validate``: asking before doing."""
 
 from __future__ import annotations
 
@@ -19,11 +19,18 @@ from ematix_flow.cli.options import (
     run_log_options,
 )
 from ematix_flow.cli.output import complain, say, say_json, say_table
+from ematix_flow.errors import EmatixError
 
 if TYPE_CHECKING:
     from ematix_flow.run.log import RunLog
     from ematix_flow.run.preview import Preview
     from ematix_flow.run.result import RunResult
+
+
+_WAY = (
+    *("pipeline", "target", "target_connection", "path", "path_reason"),
+    *("engine", "engine_reason", "source_read"),
+)
 
 
 @click.command(
@@ -110,10 +117,7 @@ def _show(plan: Preview, *, first: bool) -> None:
         say()
     say(f"target    {plan.target} in {plan.target_connection} {_info(plan.target_info)}".rstrip())
     say(f"mode      {plan.mode}")
-    say(f"path      {plan.path}: {plan.path_reason}")
-    say(f"engine    {plan.engine}: {plan.engine_reason}")
-    if plan.source_read is not None:
-        say(f"read      {plan.source_read}")
+    _show_way(plan)
     _block("source SQL", [plan.source_sql])
     if first:
         _block("transform SQL", [plan.transform_sql] if plan.transform_sql else [])
@@ -125,6 +129,44 @@ def _show(plan: Preview, *, first: bool) -> None:
     _block("steps", plan.steps)
     for note in plan.notes:
         say(f"\nnote: {note}")
+
+
+def _show_way(plan: Preview) -> None:
+    say(f"path      {plan.path}: {plan.path_reason}")
+    say(f"engine    {plan.engine}: {plan.engine_reason}")
+    if plan.source_read is not None:
+        say(f"read      {plan.source_read}")
+
+
+@click.command(epilog=examples("flow explain", "flow explain load_orders --engine sail"))
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_pipeline)
+@engine_option
+@module_option
+@common_options
+def explain(*, names: tuple[str, ...], modules: tuple[str, ...], output: str) -> int:
+    """Tell by which path, on which engine and in how many parts rows would move, and why."""
+    from ematix_flow.run.preview import preview_pipeline
+
+    project = load(modules)
+    chosen = [project.pipeline(name) for name in dict.fromkeys(names)] or project.pipelines
+    shown: list[Preview] = []
+    failed: list[EmatixError] = []
+    for pipeline in chosen:
+        try:
+            found = preview_pipeline(pipeline.spec)
+        except EmatixError as error:
+            failed.append(error)
+            complain(f"{pipeline.name}: {error}")
+            continue
+        for plan in (found, *found.also):
+            shown.append(plan)
+            if output == "text":
+                say(f"{plan.pipeline} → {plan.target} in {plan.target_connection}")
+                _show_way(plan)
+                say()
+    if output == "json":
+        say_json({"pipelines": [{name: getattr(p, name) for name in _WAY} for p in shown]})
+    return failed[0].exit_code if failed else 0
 
 
 def _show_rest(plan: Preview, counted: RunResult | None) -> None:

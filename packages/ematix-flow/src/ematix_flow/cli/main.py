@@ -22,6 +22,7 @@ _MISUSED = 2
 COMMANDS = {
     "list": ("listing:list_pipelines", "Show the pipelines of the project."),
     "run": ("running:run", "Run pipelines, all or some, in order of their dependencies."),
+    "explain": ("asking:explain", "Tell how and on which engine rows would move, and why."),
     "preview": ("asking:preview", "Show what a run would do, without loading a row."),
     "dry-run": ("asking:dry_run", "Do everything but the commit, and count the changes."),
     "validate": ("asking:validate", "Check declarations, connections, columns and targets."),
