@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,12 @@ from .network import Authority, Forwarder, Network, network
 
 # Long enough for machines that share two cores with all else.
 TIMEOUT = "20"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """These come last: their Spark takes the place of the one that all other tests share."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: here in item.path.parents)
 
 
 def _can_make_networks() -> bool:
