@@ -149,7 +149,8 @@ SETTINGS = {
     "EMATIX_FLOW_HOME": "Your own folder instead of `~/.ematix-flow`.",
     "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`.",
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
-    "EMATIX_FLOW_SPARK_REMOTE": "A Spark Connect server (`sc://…`) instead of embedded Spark.",
+    "EMATIX_FLOW_SPARK_REMOTE": "A Spark Connect server (`sc://…`) instead of embedded "
+    "Spark; peers, a master and Sail win over it.",
     "EMATIX_FLOW_ENGINE": "`local`: Spark in this process, whatever else is up; `auto`: the warm "
     "engine of this folder when there is one that fits (the default); `sail`: Sail, for what it "
     "does as Spark does (see the how-to *Run without Java*); `distributed`: on peers.",

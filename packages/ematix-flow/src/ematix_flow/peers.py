@@ -31,7 +31,8 @@ class Placement:
 
     engine: str | None = None
     peers: tuple[str, ...] = ()
-    master: str | None = None
+    # It may hold a token.
+    master: str | None = field(default=None, repr=False)
     # In words, who named the engine.
     engine_by: str = field(default="", compare=False)
 
@@ -79,7 +80,7 @@ def check_master(master: str) -> str:
     """The address of an existing cluster, if it is written as one."""
     if master != "yarn" and not (master.startswith(_MASTERS) and master not in _MASTERS):
         raise ConfigError(
-            f"master={master!r} is not the address of a cluster",
+            "master= is not the address of a cluster",
             fix='write "spark://host:port", "sc://host:port", "k8s://https://host:port" or "yarn"',
         )
     return master

@@ -49,6 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("files/plain.csv").write_text("id,word,amount\n1,one,1.50\n")
     Path("files/quoted.csv").write_text('id,word,amount\n1,"one",1.50\n')
     Path("files/exponent.csv").write_text("id,word,amount\n1,one,15e-1\n")
+    Path("files/late.csv").write_text("\nid,word,amount\n1,one,1.50\n")
     Path("files/lines.jsonl").write_text('{"id": 1, "word": "one", "amount": "1.50"}\n')
     register_connection(SQLiteConnection(name="source", path="source.db"))
     register_connection(ObjectStoreLocalConnection(name="files", path="files", format="csv"))
@@ -169,6 +170,10 @@ ROUTED: dict[str, tuple[Callable[[], Any], str]] = {
     "exponents": (
         lambda: _declared(source_connection="files", source_table="exponent.csv"),
         "exponent.csv has numbers with exponents",
+    ),
+    "a late header": (
+        lambda: _declared(source_connection="files", source_table="late.csv"),
+        "late.csv does not begin with its header",
     ),
     "JSON lines": (
         lambda: _declared(source_connection="files", source_table="lines.jsonl"),

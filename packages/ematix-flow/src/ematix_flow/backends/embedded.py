@@ -10,8 +10,9 @@ from ematix_flow.backends.base import Load, Staged
 from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.backends.sql_landing import SqlLanding
 from ematix_flow.backends.staging import StageFolder
+from ematix_flow.config import SAIL
 from ematix_flow.connections.databases import FileDatabaseConnection
-from ematix_flow.errors import Permanent
+from ematix_flow.errors import EngineError, Permanent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -104,8 +105,17 @@ class EmbeddedLanding(SqlLanding):
 
             fetched(staged, target)
         else:
-            staged.write.parquet(target.as_uri())
-        files = sorted(target.glob("*.parquet")) or [_no_rows(target, staged)]
+            # A space is a space to Spark, and %20 to Sail.
+            sails = engine.kind == SAIL
+            staged.write.parquet(target.as_uri() if sails else f"file:{target}")
+        files = sorted(target.glob("*.parquet"))
+        if not files and engine.kind == SAIL:
+            files = [_no_rows(target, staged)]
+        if not files:
+            raise EngineError(
+                f"the rows that Spark has written are not in {target}",
+                fix="run it on a Spark that sees this machine's disk, with engine='local'",
+            )
         count = sum(pq.read_metadata(f).num_rows for f in files)
         self.load.announce("staged")
         return Staged(count, sum(f.stat().st_size for f in files), target)

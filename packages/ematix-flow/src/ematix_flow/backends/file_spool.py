@@ -80,6 +80,8 @@ def _csv(file: Path, form: FileFormat) -> str | None:
                 if number == 0 and line.startswith(b"\xef\xbb\xbf"):
                     return f"{file} begins with a byte order mark"
                 fields = line.removesuffix(b"\n").removesuffix(b"\r")
+                if number == 0 and form.header and not fields:
+                    return f"{file} does not begin with its header"
                 ends.add(line[len(fields) :])
                 if exponent.search(fields):
                     return f"{file} has numbers with exponents"

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _FILE_BYTES = 32 * 1024 * 1024
 _INSERT_BYTES = 512 * 1024
 
+_LOCK_WAIT = 1205
+# Each of them waits for as long as the server lets one wait for a lock.
+_PATIENT_ATTEMPTS = 10
+
 
 @dataclass(frozen=True, repr=False)
 class LoadTask:
@@ -54,9 +58,7 @@ class LoadTask:
         with raw.cursor() as cursor:
             # Known at once, so that whoever sweeps this stage can end this connection.
             cursor.execute(f"INSERT INTO {self.parts} (session) VALUES (CONNECTION_ID())")
-            raw.begin()
-            cursor.execute(f"INSERT IGNORE INTO {self.parts} (part) VALUES (%s)", (part,))
-            if cursor.rowcount == 0:
+            if not self._claimed(raw, cursor, part):
                 # An earlier attempt at this partition committed and its answer was lost.
                 return sum(batch.num_rows for batch in batches), 0
             rows = size = 0
@@ -66,6 +68,22 @@ class LoadTask:
                 size += len(lines)
             raw.commit()
             return rows, size
+
+    def _claimed(self, raw: Any, cursor: Any, part: int) -> bool:
+        """Whether this attempt is the one that counts; another that is under way is waited for."""
+        import pymysql
+
+        for attempt in range(_PATIENT_ATTEMPTS):
+            raw.begin()
+            try:
+                cursor.execute(f"INSERT IGNORE INTO {self.parts} (part) VALUES (%s)", (part,))
+            except pymysql.OperationalError as error:
+                if error.args[0] != _LOCK_WAIT or attempt == _PATIENT_ATTEMPTS - 1:
+                    raise
+                raw.rollback()
+            else:
+                break
+        return bool(cursor.rowcount)
 
     def _send(self, cursor: Any, lines: bytes, count: int) -> None:
         import pymysql

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -112,6 +113,8 @@ class CopyTask:
     ) -> tuple[int, int]:
         from pgpq import ArrowToPostgresBinaryEncoder
 
+        # Who has claimed a partition must have something to send: others take silence for death.
+        batches = itertools.chain([first] if (first := next(batches, None)) else (), batches)
         if not self._claimed(connection, part):
             # An earlier attempt at this partition committed and its answer was lost.
             return sum(batch.num_rows for batch in batches), 0

@@ -70,8 +70,11 @@ class Line:
         if raw is not None:
             try:
                 await raw.reset(timeout=_PATIENCE)
-            except Exception:  # noqa: BLE001 - cut off while it waited: a new one will tell why
+            except BaseException as error:
                 raw.terminate()
+                # Cut off while it waited: a new one will tell why.
+                if not isinstance(error, Exception):
+                    raise
             else:
                 self._held[side] = raw
                 return raw

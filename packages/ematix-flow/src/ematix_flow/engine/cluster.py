@@ -89,7 +89,10 @@ class Crew:
             beats.start()
             return host
 
-        self.hosts = self._each(begin)
+        # Of two drivers that ask for the same peers, whoever has the first of them has them all.
+        first = min(self.clients, key=lambda client: (client.peer.host, client.peer.port))
+        host = begin(first)
+        self.hosts = self._each(lambda client: host if client is first else begin(client))
 
     def end(self) -> None:
         """Let all of them go."""

@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 _MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
 
 
+def _only_here(stop: Callable[[], None]) -> Callable[[], None]:
+    """Nothing in a forked process: what it would end is its parent's."""
+    here = os.getpid()
+    return lambda: stop() if os.getpid() == here else None
+
+
 class ConnectEngine:
     """A session on a Spark Connect server, which itself is never stopped from here."""
 
@@ -41,7 +47,7 @@ class ConnectEngine:
         self._jars: set[Path] = set()
         self._delta_commits = delta.DeltaSessions(self._new_delta_session, self._release)
         # Before the client's own exit hook, which would wait for a server that is gone.
-        atexit.register(self.stop)
+        atexit.register(_only_here(self.stop))
         spark.registerProgressHandler(self._on_progress)  # type: ignore[arg-type]
 
     @property

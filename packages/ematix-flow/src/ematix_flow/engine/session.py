@@ -69,6 +69,10 @@ class _Process:
 
     def open(self, settings: EngineSettings) -> Engine:
         with self._lock:
+            if self._coming is not None and self._settings != settings:
+                # It was asked for too early: whether it came up is of no concern any more.
+                with contextlib.suppress(Exception):
+                    self._receive()
             self._receive()
             if self._engine is not None and self._engine.alive:
                 if self._settings == settings:
@@ -295,6 +299,11 @@ def _open(settings: EngineSettings) -> Engine:
 
     adopted = adopt(settings)
     if adopted is not None:
+        if not settings.is_local and adopted.spark.sparkContext.master != settings.master:
+            raise EngineError(
+                "this process has a Spark session of its own, and can have no other on a cluster",
+                fix="stop that session, or run the pipeline in a process of its own",
+            )
         return adopted
     if not settings.is_local:
         from ematix_flow.engine.spread import launch_on_master

@@ -5,6 +5,7 @@ It ends when told to, and with this process however that ends; its executors end
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from pathlib import Path
@@ -70,7 +71,8 @@ class SparkWorker:
 
     def stop(self) -> None:
         """End it and its executors."""
-        self._gateway.close()
+        with contextlib.suppress(Exception):
+            self._gateway.close()
         self._host.close(seconds=5.0)
 
 
