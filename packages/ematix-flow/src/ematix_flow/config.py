@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,6 +121,17 @@ def placement_of(pipeline: str | None, declared: Placement) -> Placement:
         _check_keys(own, _PLACEMENT_KEYS, where)
         placed = _first(placed, _placed(own, where))
     return _first(placed, declared, project_settings().placement)
+
+
+def check_placed(known: Iterable[str]) -> None:
+    """Refuse a ``[pipelines.<name>]`` of the project file that is of no pipeline."""
+    path, names = Path.cwd() / PROJECT_FILE, tuple(known)
+    for name in _section(path, "pipelines"):
+        if name not in names:
+            raise UnknownName(
+                f"{path}: [pipelines.{name}] is of no pipeline of this project",
+                fix=nearest(name, names),
+            )
 
 
 def tls_files() -> TlsFiles | None:

@@ -208,6 +208,19 @@ def test_explain_tells_how_the_rows_would_move(flow: Flow, project: Path) -> Non
     assert (wrong.code, "load_numbers" in wrong.err) == (2, True)
 
 
+def test_a_placement_of_no_pipeline_is_refused(flow: Flow, project: Path) -> None:
+    file = project / ".ematix-flow.toml"
+    held = file.read_text()
+    file.write_text(f'{held}\n[pipelines.load_nubmers]\nengine = "local"\n')
+    for command in (["list"], ["run", "load_numbers"]):
+        said = flow(*command)
+        assert said.code == 2
+        assert "[pipelines.load_nubmers] is of no pipeline of this project" in said.err
+        assert "load_numbers" in said.err
+    file.write_text(f'{held}\n[pipelines.load_numbers]\nengine = "local"\n')
+    assert flow("list").code == 0
+
+
 def test_preview_and_dry_run_write_nothing(flow: Flow, project: Path) -> None:
     said = flow("preview", "load_numbers")
     assert said.code == 0

@@ -149,7 +149,10 @@ def load(modules: tuple[str, ...]) -> Project:
     """The project, its registry active until the command ends."""
     from ematix_flow.discovery import load_project
 
-    return click.get_current_context().with_resource(load_project(modules))
+    project = click.get_current_context().with_resource(load_project(modules))
+    if not modules and not project.errors:
+        config.check_placed(project.registry.pipelines)
+    return project
 
 
 def complete_pipeline(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
