@@ -525,6 +525,18 @@ def test_a_listed_file_that_is_gone_is_named(tmp_path: Path, engine: Engine) -> 
         rows_of(files, engine)
 
 
+def test_a_file_replaced_before_it_is_read_asks_to_run_again(
+    tmp_path: Path, engine: Engine
+) -> None:
+    files = store(tmp_path)
+    land(files, engine, load(), [(1, "a")])
+    [name] = data_names(tmp_path / "shop/orders")
+    found = files.store.table(("shop", "orders"))
+    land(files, engine, load("truncate"), [(2, "b")])
+    with pytest.raises(Transient, match=f"{name} was removed by a load .* run again"):
+        found.load(engine.spark)
+
+
 def test_a_damaged_file_of_ours_is_noticed(tmp_path: Path, engine: Engine) -> None:
     files = store(tmp_path)
     land(files, engine, load(), [(n, str(n)) for n in range(10_000)])

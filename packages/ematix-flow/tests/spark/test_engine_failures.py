@@ -110,6 +110,17 @@ def test_missing_and_broken_files(spark: SparkSession, tmp_path: Path) -> None:
         assert str(found).startswith(f"{path} is not a complete Parquet or ORC file")
 
 
+def test_files_that_go_while_they_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(1000).repartition(2).write.parquet(str(tmp_path / "rows"))
+    listed = spark.read.parquet(str(tmp_path / "rows"))
+    for file in (tmp_path / "rows").glob("*.parquet"):
+        file.unlink()
+    found = failure_of(listed.collect)
+    assert type(found) is Transient
+    assert "was removed while it was read" in str(found)
+    assert str(tmp_path / "rows") in str(found)
+
+
 def test_a_malformed_record_is_not_quoted(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("1,2\nmy card is 4111,x\n")
     reader = spark.read.option("mode", "FAILFAST").schema("a INT, b INT")

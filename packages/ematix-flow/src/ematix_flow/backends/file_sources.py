@@ -28,7 +28,7 @@ from ematix_flow.backends.file_spool import spooled_rows, why_spark
 from ematix_flow.backends.manifest import FOLDER, Manifest, ManifestLog
 from ematix_flow.connections import format_from_path
 from ematix_flow.engine.session import on_sail
-from ematix_flow.errors import DataError, EmatixError, Permanent, Unsupported
+from ematix_flow.errors import DataError, EmatixError, Permanent, Transient, Unsupported
 from ematix_flow.sql.spark import quote, spark_ddl
 
 if TYPE_CHECKING:
@@ -164,8 +164,21 @@ class Store:
         layouts = {file.layout.format for file in manifest.files}
         other = next(iter(layouts - {"parquet"}), None)
         reason = f"the files in {folder} are {other}" if other else None
-        load = partial(load_manifest, folder=folder, manifest=manifest)
+        load = partial(self._load, folder=folder, manifest=manifest)
         return Relation(columns, load, lambda: reason)
+
+    def _load(self, spark: SparkSession, *, folder: Path, manifest: Manifest) -> DataFrame:
+        try:
+            return load_manifest(spark, folder, manifest)
+        except Exception:
+            gone = [f.name for f in manifest.files if not (folder / f.name).is_file()]
+            if gone and ManifestLog(folder).numbers()[:1] > [manifest.number]:
+                raise Transient(
+                    f"{folder / gone[0]} was removed by a load of its table while it was read",
+                    connection=self.name,
+                    fix="run again, to read what is there now",
+                ) from None
+            raise
 
     def plain(self, files: Sequence[Path], *, format: str | None = None) -> Relation:
         """Files without a manifest, all of one format."""

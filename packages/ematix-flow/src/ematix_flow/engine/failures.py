@@ -272,7 +272,7 @@ def _about_rows(condition: str) -> bool:
     return any(word in condition for word in ("TIMESTAMP", "DATETIME", "DECIMAL", "RECORD", "JSON"))
 
 
-def _file(failure: Failure, _: str) -> EmatixError | None:
+def _file(failure: Failure, connection: str) -> EmatixError | None:
     if failure.condition == "PATH_NOT_FOUND":
         path = _plain(failure.parameters.get("path", "")) or clean(failure.message)
         return DataError(f"there is no file or folder {path}", fix="check the path")
@@ -281,6 +281,12 @@ def _file(failure: Failure, _: str) -> EmatixError | None:
     found = failure.says("while reading file ") or ""
     match = re.search(r"while reading file (\S+)", found)
     path = _plain(match.group(1).rstrip(".")) if match else "a source file"
+    if failure.condition.endswith("FILE_NOT_EXIST") or failure.thrown("FileNotFoundException"):
+        return Transient(
+            f"{path} was removed while it was read",
+            connection=connection,
+            fix="run again, to read what is there now",
+        )
     if failure.says("MALFORMED_"):
         return BadValue(f"{path} has a record that does not fit its columns", fix=_WHERE_TO_LOOK)
     if failure.says("CANNOT_READ_FILE_FOOTER", "is not a Parquet file", "footer", "magic number"):
