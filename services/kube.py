@@ -7,7 +7,6 @@ sets their status, as a kubelet would.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import ssl
 import subprocess
@@ -22,6 +21,7 @@ from urllib.error import HTTPError
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 from uuid import uuid4
 
+from services.golang import go, user_cache
 from services.process import free_port
 from services.service import Endpoint, Service, ServiceError, apt_install, exclusive
 
@@ -113,7 +113,7 @@ class Kube(Service):
         """Take etcd from the distribution, build the API server unless that has been done."""
         if shutil.which("etcd") is None:
             apt_install("etcd-server")
-        with exclusive(_cache() / "kube-apiserver.lock"):
+        with exclusive(user_cache() / "kube-apiserver.lock"):
             if not program().exists():
                 build(program())
 
@@ -178,27 +178,26 @@ class Kube(Service):
 
 def program() -> Path:
     """Where the built server is kept, for all checkouts of this user."""
-    return _cache() / f"kube-apiserver-{VERSION}"
+    return user_cache() / f"kube-apiserver-{VERSION}"
 
 
 def build(target: Path) -> None:
     """Build the API server as a module of its own; its staged modules are pinned to its version."""
-    if shutil.which("go") is None:
-        raise ServiceError(f"go is missing, and kube-apiserver {VERSION} is built with it")
+    compiler = go()
     staged = f"v0.{VERSION.partition('.')[2]}"
     with TemporaryDirectory(prefix="ematix-kube-") as folder:
         work = Path(folder)
-        run(["go", "mod", "init", "build"], work)
-        said = run(["go", "mod", "download", "-json", f"{_MODULE}@v{VERSION}"], work)
+        run([compiler, "mod", "init", "build"], work)
+        said = run([compiler, "mod", "download", "-json", f"{_MODULE}@v{VERSION}"], work)
         lines = Path(json.loads(said)["GoMod"]).read_text().splitlines()
         names = [line.split()[0] for line in lines if _STAGED in line]
         pinned = [f"-replace={name}={name}@{staged}" for name in names]
-        run(["go", "mod", "edit", f"-require={_MODULE}@v{VERSION}", *pinned], work)
-        run(["go", "get", f"{_PROGRAM}@v{VERSION}"], work)
+        run([compiler, "mod", "edit", f"-require={_MODULE}@v{VERSION}", *pinned], work)
+        run([compiler, "get", f"{_PROGRAM}@v{VERSION}"], work)
         flags = f"-s -w -X {_STAMP}=v{VERSION}"
         fresh = target.with_suffix(".new")
         # It takes minutes, beside tests that have the machine for themselves otherwise.
-        run(["nice", "go", "build", "-ldflags", flags, "-o", str(fresh), _PROGRAM], work)
+        run(["nice", compiler, "build", "-ldflags", flags, "-o", str(fresh), _PROGRAM], work)
         fresh.replace(target)
 
 
@@ -209,10 +208,3 @@ def run(command: list[str], folder: Path) -> str:
         line = " ".join(command[:4])
         raise ServiceError(f"`{line} …` failed: {result.stderr.strip()[-500:]}")
     return result.stdout
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(base) if base else Path.home() / ".cache") / "ematix-flow" / "services"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from ematix_flow.config import LOCAL, SAIL, engine_choice, setting
+from ematix_flow.config import LOCAL, SAIL, engine_choice, setting, spark_settings
 from ematix_flow.engine.placing import Place, current_place
 from ematix_flow.engine.protocol import Engine, Job, Progress
 from ematix_flow.engine.settings import EngineSettings, derive
@@ -210,7 +210,7 @@ def _distributed(place: Place, needs: Sequence[str]) -> EngineSettings:
     master = str(place.master)
     if master.startswith("sc://"):
         return derive(remote=master)
-    return derive(master=master, jars=needs)
+    return derive(master=master, jars=needs, conf=spark_settings())
 
 
 def slots(settings: EngineSettings) -> int:
@@ -305,6 +305,10 @@ def _open(settings: EngineSettings) -> Engine:
                 fix="stop that session, or run the pipeline in a process of its own",
             )
         return adopted
+    if settings.master.startswith("k8s://"):
+        from ematix_flow.engine.kube import launch_on_kubernetes
+
+        return launch_on_kubernetes(settings)
     if not settings.is_local:
         from ematix_flow.engine.spread import launch_on_master
 
