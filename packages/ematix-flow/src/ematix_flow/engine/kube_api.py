@@ -146,7 +146,7 @@ def _check_files(conf: Mapping[str, str]) -> None:
 def _said(error: Exception) -> tuple[int, str]:
     """The status and the words of the API, out of an error of its client."""
     java = getattr(error, "java_exception", None)
-    words = str(error).splitlines()[0]
+    words = type(error).__name__
     while java is not None:
         name = str(java.getClass().getSimpleName())
         if name == "KubernetesClientException" and java.getCode() > 0:
