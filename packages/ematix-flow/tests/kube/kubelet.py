@@ -71,6 +71,10 @@ class Kubelet:
         for container in self.containers.values():
             container.signal(signal.SIGKILL)
             container.process.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what has stopped it, if anything has."""
         if self._trouble is not None:
             raise self._trouble
 
@@ -127,7 +131,7 @@ class Kubelet:
 
     def _begin(self, uid: str, pod: dict[str, Any]) -> None:
         name = pod["metadata"]["name"]
-        if not pod["metadata"]["labels"].get("spark-role"):
+        if not pod["metadata"].get("labels"):
             # A pod that only has to be there.
             self._tell(name, "Running", {"running": {}})
             return

@@ -92,8 +92,11 @@ class PodState:
 
 def _last_word(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    telling = [line for line in lines if line.startswith("flow-worker: error: ")]
-    return (telling or lines or [""])[-1].removeprefix("flow-worker: error: ")
+    for beginning in ("flow-worker: error: ", "Caused by: "):
+        telling = [line for line in lines if line.startswith(beginning)]
+        if telling:
+            return telling[-1].removeprefix(beginning)
+    return lines[-1] if lines else ""
 
 
 class Pods:
@@ -207,6 +210,8 @@ def pod_conf(
         "spark.executor.memoryOverheadFactor": "0.4",
         "spark.kubernetes.namespace": _own_namespace() or "default",
         "spark.kubernetes.executor.disableConfigMap": "true",
+        # We wait for executors ourselves, and see why they do not come.
+        "spark.scheduler.minRegisteredResourcesRatio": "0",
         **given,
         "spark.kubernetes.executor.podNamePrefix": secret_name(run),
         f"spark.kubernetes.executor.label.{_MANAGER}": "ematix-flow",
@@ -214,6 +219,8 @@ def pod_conf(
         f"spark.kubernetes.executor.secrets.{secret_name(run)}": _SECRET_FOLDER,
         "spark.authenticate": "true",
         "spark.authenticate.secret.driver.file": str(held),
+        # The first for an executor's first question, the second for all that follow.
+        "spark.authenticate.secret.file": f"{_SECRET_FOLDER}/{_SECRET_KEY}",
         "spark.authenticate.secret.executor.file": f"{_SECRET_FOLDER}/{_SECRET_KEY}",
         "spark.network.crypto.enabled": "true",
         "spark.network.crypto.authEngineVersion": "2",
