@@ -36,9 +36,14 @@ class Container:
     told: bool = False
     asked_to_end: float | None = None
 
-    def signal(self, number: signal.Signals) -> None:
+    def ask_to_end(self) -> None:
+        self.asked_to_end = time.monotonic()
+        self.process.terminate()
+
+    def kill(self) -> None:
+        """With all that it has started."""
         if self.process.poll() is None:
-            os.killpg(self.process.pid, number)
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 @dataclass
@@ -69,7 +74,7 @@ class Kubelet:
         self._stopped.set()
         self._thread.join()
         for container in self.containers.values():
-            container.signal(signal.SIGKILL)
+            container.kill()
             container.process.wait()
         self.check()
 
@@ -113,7 +118,7 @@ class Kubelet:
                     raise
         for uid, container in self.containers.items():
             if uid not in there:
-                container.signal(signal.SIGKILL)
+                container.kill()
 
     def _tend(self, uid: str, pod: dict[str, Any]) -> None:
         name = pod["metadata"]["name"]
@@ -222,9 +227,8 @@ class Kubelet:
         if container is not None and container.process.poll() is None:
             now = time.monotonic()
             if container.asked_to_end is None:
-                container.asked_to_end = now
-                container.signal(signal.SIGTERM)
+                container.ask_to_end()
             elif now - container.asked_to_end > 10:
-                container.signal(signal.SIGKILL)
+                container.kill()
             return
         self.kube.call("DELETE", f"{self._path('pods', name)}?gracePeriodSeconds=0")

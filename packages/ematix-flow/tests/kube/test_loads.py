@@ -88,7 +88,7 @@ def test_a_load_of_which_a_pod_is_lost(
         check_pod(pod, secret, made)
 
     lost, kept = sorted(gate.hosts)
-    path = f"/api/v1/namespaces/{project.namespace}/pods/{lost}"
+    path = f"/api/v1/namespaces/{project.namespace}/pods/{lost}?gracePeriodSeconds=0"
     project.kube.call("DELETE", path)
     wait_until(lambda: len(gate.hosts) == 3, what="another pod takes its place", seconds=90)
     gate.open()
