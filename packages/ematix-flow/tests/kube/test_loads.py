@@ -222,8 +222,11 @@ def test_a_driver_that_is_killed(
         driver.wait()
     wait_until(lambda: kubelet.running == [], what="the executor ends", seconds=60)
     if with_jvm:
-        phases = [pod["status"]["phase"] for pod in project.items("pods")]
-        assert phases in (["Failed"], ["Succeeded"])
+        ended = (["Failed"], ["Succeeded"])
+        wait_until(
+            lambda: [pod["status"]["phase"] for pod in project.items("pods")] in ended,
+            what="its end is told",
+        )
         sweep(project)
     wait_until(lambda: project.items("pods") == [], what="the pod is gone")
     assert work.loaded(databases[1]) == []
