@@ -100,6 +100,7 @@ class KubeEngine(SpreadEngine):
                     break
                 raise self._late()
             time.sleep(_PAUSE)
+        self._pods.calm_down()
         self._watching.start()
 
     def _late(self) -> EngineError:

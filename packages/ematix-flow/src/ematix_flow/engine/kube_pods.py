@@ -49,7 +49,7 @@ _HOPELESS = frozenset(
     }
 )
 _LONGEST = 400
-_PAUSE = 0.2
+_PAUSE, _LONG_PAUSE = 0.2, 3.0
 _FORGOTTEN = timedelta(hours=1)
 
 
@@ -109,6 +109,7 @@ class Pods:
         self._run = run
         self._secret: dict[str, Any] | None = None
         self._owners: set[str] = set()
+        self._pause = _PAUSE
         self._stopped = threading.Event()
         self._watching = threading.Thread(target=self._watch, name="ematix-pods", daemon=True)
         self.seen: dict[str, PodState] = {}
@@ -149,8 +150,12 @@ class Pods:
         """Keep account of the pods from now on: Spark removes at once what has failed."""
         self._watching.start()
 
+    def calm_down(self) -> None:
+        """Look less often: the executors are there."""
+        self._pause = _LONG_PAUSE
+
     def _watch(self) -> None:
-        while not self._stopped.wait(_PAUSE):
+        while not self._stopped.wait(self._pause):
             # The API may be away for a while.
             with contextlib.suppress(Exception):
                 self.look()
@@ -161,10 +166,12 @@ class Pods:
         self.seen = {**self.seen, **{state.name: state for state in states}}
         fresh = [state for state in states if state.uid not in self._owners]
         if fresh and self._secret is not None:
-            owners = self._secret["metadata"]["ownerReferences"]
-            owners.extend(_owner(state.name, state.uid) for state in fresh)
+            meta = self._secret["metadata"]
+            owners = [*meta["ownerReferences"], *(_owner(s.name, s.uid) for s in fresh)]
+            owned = {**self._secret, "metadata": {**meta, "ownerReferences": owners}}
+            self._api.call("PUT", f"secrets/{secret_name(self._run)}", owned)
+            self._secret = owned
             self._owners.update(state.uid for state in fresh)
-            self._api.call("PUT", f"secrets/{secret_name(self._run)}", self._secret)
 
     def remove(self) -> None:
         """Take away all that is left; what cannot be is told of."""
@@ -304,9 +311,10 @@ def driver_pod(api: KubeApi, given: Mapping[str, str]) -> str | None:
     named = given.get("spark.kubernetes.driver.pod.name")
     if named is not None or _own_namespace() != api.namespace:
         return named
-    name = os.environ.get("HOSTNAME", "")
-    try:
-        api.call("GET", f"pods/{name}")
-    except KubeRefusal:
-        return None
-    return name or None
+    name = os.environ.get("HOSTNAME") or None
+    if name is not None:
+        try:
+            api.call("GET", f"pods/{name}")
+        except KubeRefusal:
+            return None
+    return name
