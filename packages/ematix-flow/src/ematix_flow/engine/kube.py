@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -29,7 +29,7 @@ from ematix_flow.engine.protocol import Job
 from ematix_flow.engine.settings import EngineSettings, context_conf, shuffle_partitions
 from ematix_flow.engine.spark_worker import programs
 from ematix_flow.engine.spread import SpreadEngine, executor_conf, own_address
-from ematix_flow.errors import EmatixError, EngineError
+from ematix_flow.errors import ConfigError, EmatixError, EngineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,10 +50,17 @@ class KubeEngine(SpreadEngine):
     per_run = True
 
     def __init__(
-        self, spark: SparkSession, settings: EngineSettings, *, host: Host, pods: Pods, wanted: int
+        self,
+        spark: SparkSession,
+        settings: EngineSettings,
+        *,
+        host: Host,
+        pods: Pods,
+        wanted: int,
+        slots: int,
     ) -> None:
         super().__init__(spark, settings, host=host)
-        self.slots = wanted * int(spark.sparkContext.getConf().get("spark.executor.cores", "1"))
+        self.slots = slots
         self._wanted = wanted
         self._pods = pods
         self._timeout = pod_timeout()
@@ -86,7 +93,13 @@ class KubeEngine(SpreadEngine):
         """Go on when the executors are there, or one of them and the others do not come."""
         deadline = time.monotonic() + self._timeout
         while True:
-            there = self._executors()
+            try:
+                there = self._executors()
+            except Exception as error:
+                # Spark gives up when executors fail again and again.
+                if self._pods.hopeless:
+                    raise _not_up(self._pods.hopeless[0]) from error
+                raise
             if there >= self._wanted:
                 break
             if self._pods.hopeless and not there:
@@ -158,6 +171,8 @@ def launch_on_kubernetes(settings: EngineSettings) -> KubeEngine:
     """Start a JVM, have the API look at what will be asked of it, and open a session on pods."""
     given = dict(settings.conf)
     executor_image(given)
+    wanted = _count(given, "spark.executor.instances", 2)
+    slots = wanted * _count(given, "spark.executor.cores", 1)
     plan = plan_for(settings)
     plan = dataclasses.replace(
         plan,
@@ -180,8 +195,7 @@ def launch_on_kubernetes(settings: EngineSettings) -> KubeEngine:
             **_driver_address(settings.master, given),
             **pod_conf(given, run, secret=secret, workspace=host.workspace),
         }
-        wanted = int(conf["spark.executor.instances"])
-        slots = wanted * int(conf["spark.executor.cores"])
+        conf["spark.executor.instances"] = str(wanted)
         conf["spark.sql.shuffle.partitions"] = str(shuffle_partitions(slots))
         api = KubeApi(host.gateway, conf)
         pods = Pods(api, run)
@@ -193,7 +207,7 @@ def launch_on_kubernetes(settings: EngineSettings) -> KubeEngine:
         pods.keep_secret(secret, inside)
         pods.watch()
         spark = gateways.open_session(host.gateway, conf, python=WORKER_PYTHON)
-        engine = KubeEngine(spark, settings, host=host, pods=pods, wanted=wanted)
+        engine = KubeEngine(spark, settings, host=host, pods=pods, wanted=wanted, slots=slots)
         engine.begin()
         return engine
     except BaseException as error:
@@ -226,6 +240,16 @@ def pod_timeout() -> float:
             f"EMATIX_FLOW_POD_TIMEOUT is {named!r}", fix="give seconds, from 1 to 86400"
         )
     return seconds
+
+
+def _count(given: Mapping[str, str], key: str, default: int) -> int:
+    text = given.get(key, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(
+            f"{key.removeprefix('spark.')} in [spark] is {text!r}",
+            fix="give a whole number, 1 or more",
+        )
+    return int(text)
 
 
 def _driver_address(master: str, given: dict[str, str]) -> dict[str, str]:

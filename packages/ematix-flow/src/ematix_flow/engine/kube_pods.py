@@ -231,8 +231,6 @@ def pod_conf(
     held.write_bytes(secret)
     versions = own_versions()
     conf = {
-        "spark.executor.instances": "2",
-        "spark.executor.cores": "1",
         "spark.executor.memory": "2g",
         # Beside the JVM there are Python processes.
         "spark.executor.memoryOverheadFactor": "0.4",
