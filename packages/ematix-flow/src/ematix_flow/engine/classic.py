@@ -143,7 +143,7 @@ class ClassicEngine:
 
     def _add_delta(self) -> None:
         """Give Delta's rules to all sessions made from now on: the running one has its own."""
-        if self._host is None or not self.settings.is_local:
+        if self._host is None:
             raise EngineError(
                 "this Spark session was started without Delta Lake, and that cannot be added later",
                 fix=f"start it with Delta's jars and {delta.EXTENSIONS}={delta.EXTENSION}",

@@ -6,16 +6,24 @@ import contextlib
 import dataclasses
 import re
 import socket
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.config import setting
 from ematix_flow.engine import shipping
 from ematix_flow.engine.classic import ClassicEngine, launch
 from ematix_flow.engine.jars import ensure_jars
 from ematix_flow.engine.protocol import Job
-from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.engine.settings import EngineSettings, shuffle_partitions
 from ematix_flow.errors import EngineError
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_JOINING_SECONDS = 10.0
+_PAUSE = 0.05
 _STANDALONE = re.compile(r"spark://(?P<host>\[[^\]]+\]|[^:/,]+):(?P<port>\d+)")
 
 
@@ -39,6 +47,26 @@ class SpreadEngine(ClassicEngine):
         with super().job(description) as job:
             yield job
 
+    def send_file(self, file: Path) -> str:
+        """Let all executors fetch a file of this machine; returns its name there."""
+        # Executors keep what they were sent, by name.
+        named = self.workspace.take(file)
+        self._context.addFile(str(named))
+        return named.name
+
+    def bring(self, rows: DataFrame) -> Generator[bytes, None, None]:
+        """The only column of rows, partition by partition, in their order."""
+        from pyspark import StorageLevel
+
+        kept = rows.persist(StorageLevel.DISK_ONLY)
+        try:
+            # All partitions at once; afterwards they come here one by one.
+            kept.count()
+            for row in kept.toLocalIterator():
+                yield row[0]
+        finally:
+            kept.unpersist()
+
     def _import_path(self) -> str:
         """Paths of this machine mean nothing on another."""
         return ""
@@ -51,9 +79,27 @@ class SpreadEngine(ClassicEngine):
         archive = self.workspace.folder("modules") / f"modules-{digest}.zip"
         shipping.pack(files, archive)
         self._context.addFile(str(archive))
-        # The newest is looked into first.
-        self._context._python_includes = [archive.name, *(self._context._python_includes or ())]
+        # The last is looked into first, by processes that have imported none before it.
+        self._context._python_includes = [*(self._context._python_includes or ()), archive.name]
+        self._context.environment["EMATIX_FLOW_MODULES"] = digest
         self._shipped = digest
+
+
+class MasterEngine(SpreadEngine):
+    """A session on a cluster that was there before and stays after."""
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at once on the executors that have joined by now."""
+        return int(self._context.defaultParallelism)
+
+    def wait_for_one(self) -> None:
+        """Come back when there is an executor; a full cluster may give one later."""
+        tracker: Any = self._context._jsc.sc().statusTracker()
+        deadline = time.monotonic() + _JOINING_SECONDS
+        # The driver counts itself.
+        while len(tracker.getExecutorInfos()) == 1 and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
 
 
 def launch_on_master(settings: EngineSettings) -> ClassicEngine:
@@ -64,7 +110,13 @@ def launch_on_master(settings: EngineSettings) -> ClassicEngine:
         here = own_address(found["host"].strip("[]"), int(found["port"]))
         conf |= {"spark.driver.host": here, "spark.driver.bindAddress": here}
     whole = tuple(sorted({**conf, **dict(settings.conf)}.items()))
-    return launch(dataclasses.replace(settings, conf=whole), kind=SpreadEngine)
+    engine = launch(dataclasses.replace(settings, conf=whole), kind=MasterEngine)
+    if isinstance(engine, MasterEngine):
+        engine.wait_for_one()
+        if "spark.sql.shuffle.partitions" not in dict(whole):
+            number = str(shuffle_partitions(engine.slots))
+            engine.spark.conf.set("spark.sql.shuffle.partitions", number)
+    return engine
 
 
 def executor_conf(jars: Sequence[str]) -> dict[str, str]:
