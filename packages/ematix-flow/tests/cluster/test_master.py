@@ -146,5 +146,8 @@ def test_a_cluster_that_asks_for_a_secret(
         (tmp_path / "secret").write_text("guessed wrong\n")
         with pytest.raises(EngineError) as caught:
             pipeline.sync()
-        assert "guessed" not in str(caught.value)
-        print(caught.value)
+        said = str(caught.value)
+        assert f"the master at {master.removeprefix('spark://')} does not let this process" in said
+        assert "guessed" not in said
+    with pytest.raises(EngineError, match="cannot be reached; check its address"):
+        pipeline.sync()

@@ -7,7 +7,7 @@ import dataclasses
 import re
 import socket
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 _JOINING_SECONDS = 10.0
 _PAUSE = 0.05
-_STANDALONE = re.compile(r"spark://(?P<host>\[[^\]]+\]|[^:/,]+):(?P<port>\d+)")
+_ANSWER = "15s"
+_REACHING_SECONDS = 10.0
+_ADDRESS = re.compile(r"(?P<host>\[[^\]]+\]|[^:/,]+):(?P<port>\d+)")
 
 
 class SpreadEngine(ClassicEngine):
@@ -105,18 +107,72 @@ class MasterEngine(SpreadEngine):
 def launch_on_master(settings: EngineSettings) -> ClassicEngine:
     """Open a session on a cluster that is there already."""
     conf = executor_conf(settings.jars)
-    found = _STANDALONE.match(settings.master)
-    if found is not None:
-        here = own_address(found["host"].strip("[]"), int(found["port"]))
+    masters = [(m["host"].strip("[]"), int(m["port"])) for m in _ADDRESS.finditer(settings.master)]
+    if settings.master.startswith("spark://") and masters:
+        masters = _reachable(masters)
+        here = own_address(*masters[0])
         conf |= {"spark.driver.host": here, "spark.driver.bindAddress": here}
     whole = tuple(sorted({**conf, **dict(settings.conf)}.items()))
-    engine = launch(dataclasses.replace(settings, conf=whole), kind=MasterEngine)
+
+    def knock(jvm: Any) -> None:
+        # Spark itself would try for a minute, and then end without a reason.
+        if "spark.driver.host" in conf:
+            _knock(jvm, masters, dict(whole))
+
+    engine = launch(dataclasses.replace(settings, conf=whole), kind=MasterEngine, first=knock)
     if isinstance(engine, MasterEngine):
         engine.wait_for_one()
         if "spark.sql.shuffle.partitions" not in dict(whole):
             number = str(shuffle_partitions(engine.slots))
             engine.spark.conf.set("spark.sql.shuffle.partitions", number)
     return engine
+
+
+def _knock(jvm: Any, masters: Sequence[tuple[str, int]], settings: Mapping[str, str]) -> None:
+    """Refuse to go on if no master of a standalone cluster lets this process in."""
+    conf = getattr(jvm, "org.apache.spark.SparkConf")(False)
+    for key, value in {**settings, "spark.rpc.lookupTimeout": _ANSWER}.items():
+        conf.set(key, value)
+    entries = getattr(getattr(jvm, "org.apache.spark.internal.config.package$"), "MODULE$")
+    none = getattr(jvm, "scala.Option").empty()
+    secured = getattr(jvm, "org.apache.spark.SecurityManager")(
+        conf, none, entries.AUTH_SECRET_FILE()
+    )
+    here = settings["spark.driver.host"]
+    rpc = getattr(getattr(jvm, "org.apache.spark.rpc.RpcEnv$"), "MODULE$")
+    environment = rpc.create("knock", here, here, 0, conf, secured, 1, True)
+    try:
+        for host, port in masters:
+            address = getattr(jvm, "org.apache.spark.rpc.RpcAddress")(host, port)
+            # Why not is told to the log of the JVM, and guessed below.
+            with contextlib.suppress(Exception):
+                environment.setupEndpointRef(address, "Master")
+                return
+    finally:
+        environment.shutdown()
+    raise EngineError(
+        f"the master at {_shown(masters)} does not let this process in",
+        fix="check EMATIX_FLOW_MASTER_SECRET or master_secret",
+    )
+
+
+def _reachable(masters: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Those at whose address anybody listens."""
+    found = []
+    for address in masters:
+        with contextlib.suppress(OSError):
+            socket.create_connection(address, _REACHING_SECONDS).close()
+            found.append(address)
+    if not found:
+        raise EngineError(
+            f"the master at {_shown(masters)} cannot be reached",
+            fix="check its address, and that it runs",
+        )
+    return found
+
+
+def _shown(masters: Sequence[tuple[str, int]]) -> str:
+    return " or ".join(f"{host}:{port}" for host, port in masters)
 
 
 def executor_conf(jars: Sequence[str]) -> dict[str, str]:
