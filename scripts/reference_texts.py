@@ -149,13 +149,14 @@ SETTINGS = {
     "EMATIX_FLOW_HOME": "Your own folder instead of `~/.ematix-flow`.",
     "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`.",
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
-    "EMATIX_FLOW_SPARK_REMOTE": "A Spark Connect server (`sc://…`) instead of embedded "
-    "Spark; peers, a master and Sail win over it.",
     "EMATIX_FLOW_ENGINE": "`local`: Spark in this process, whatever else is up; `auto`: the warm "
     "engine of this folder when there is one that fits (the default); `sail`: Sail, for what it "
     "does as Spark does (see the how-to *Run without Java*); `distributed`: on peers.",
     "EMATIX_FLOW_PEERS": "Addresses of peers, with commas between them; wins over declarations.",
-    "EMATIX_FLOW_MASTER": "An existing Spark cluster; wins over declarations.",
+    "EMATIX_FLOW_MASTER": "An existing Spark cluster, `spark://…`, or Spark Connect server, "
+    "`sc://…`; wins over declarations.",
+    "EMATIX_FLOW_MASTER_SECRET": "The secret that a standalone cluster asks for, or the token of a "
+    "Spark Connect server.",
     "EMATIX_FLOW_PEER_TIMEOUT": "Seconds that a silent peer, or a silent driver, is waited for: "
     "30 if not set.",
     "EMATIX_FLOW_DRIVER_HOST": "The address by which peers reach this machine, if it is not that "
@@ -173,10 +174,12 @@ TOML_KEYS = {
     "project.run_log": "The run log of this project, a path or a URL.",
     "project.engine": "`auto`, `local`, `sail` or `distributed`, as `EMATIX_FLOW_ENGINE`.",
     "project.peers": "A list of addresses of peers.",
-    "project.master": "An existing Spark cluster.",
+    "project.master": "An existing Spark cluster or Spark Connect server.",
+    "project.master_secret": "Its secret or token, best as a reference: `${SPARK_SECRET}`.",
     "project.tls": "`cert`, `key` and `ca`: files for mutual TLS with peers.",
-    "transform": "`engine`, `peers` and `master`, as in `project`, over which it wins.",
-    "pipelines.<name>": "`engine`, `peers` and `master` of one pipeline, over whose declaration "
-    "it wins.",
+    "transform": "`engine`, `peers`, `master` and `master_secret`, as in `project`, over which it "
+    "wins.",
+    "pipelines.<name>": "`engine`, `peers`, `master` and `master_secret` of one pipeline, over "
+    "whose declaration it wins.",
     "connections.<name>": "A connection: its `kind` and fields, or just `url`.",
 }

@@ -28,7 +28,7 @@ _PREFIX = "EMATIX_FLOW_"
 LOCAL, SAIL, DISTRIBUTED = "local", "sail", "distributed"
 ENGINES = ("auto", LOCAL, SAIL, DISTRIBUTED)
 ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
-_PLACEMENT_KEYS = ("engine", "peers", "master")
+_PLACEMENT_KEYS = ("engine", "peers", "master", "master_secret")
 _PROJECT_KEYS = ("modules", "run_log", "tls", *_PLACEMENT_KEYS)
 _TLS_KEYS = ("cert", "key", "ca")
 
@@ -108,8 +108,8 @@ def engine_choice() -> str:
 def placement_of(pipeline: str | None, declared: Placement) -> Placement:
     """Where a pipeline runs: the environment, its own table in TOML, its declaration, the project.
 
-    The first that names an engine decides about that, and the first that names peers or a master
-    about those.
+    The first that names an engine decides about that, the first that names peers or a master
+    about those, and the first that names a secret for the master about that.
     """
     placed = _from_environment()
     if pipeline is not None:
@@ -144,21 +144,21 @@ def tls_files() -> TlsFiles | None:
 
 
 def _from_environment() -> Placement:
-    named, peers, master = setting("ENGINE"), setting("PEERS"), setting("MASTER")
-    given: dict[str, object] = {"engine": named, "master": master}
+    given: dict[str, object] = {key: setting(key.upper()) for key in _PLACEMENT_KEYS}
+    peers = setting("PEERS")
     if peers is not None:
         given["peers"] = [address.strip() for address in peers.split(",") if address.strip()]
     return _placed({k: v for k, v in given.items() if v is not None}, "")
 
 
 def _placed(table: Mapping[str, Any], where: str) -> Placement:
-    """``engine``, ``peers`` and ``master`` of one place, checked."""
+    """``engine``, ``peers``, ``master`` and its secret, of one place and checked."""
 
     def place(key: str) -> str:
         return f"{key} in {where.partition(': ')[2]}" if where else f"{_PREFIX}{key.upper()}"
 
     prefix = f"{where.partition(': ')[0]}: " if where else ""
-    engine, peers, master = (table.get(key) for key in _PLACEMENT_KEYS)
+    engine, peers, master, secret = (table.get(key) for key in _PLACEMENT_KEYS)
     if engine is not None and engine not in ENGINES:
         *most, last = ENGINES
         raise ConfigError(
@@ -167,16 +167,17 @@ def _placed(table: Mapping[str, Any], where: str) -> Placement:
     try:
         if peers is not None and not isinstance(peers, list):
             raise ConfigError(f"{place('peers')} must be a list", fix='write ["https://host:port"]')
+        for key in ("master", "master_secret"):
+            if not isinstance(table.get(key), str | None):
+                raise ConfigError(f"{place(key)} must be a text", fix="correct it")
         if master is not None:
-            if not isinstance(master, str):
-                raise ConfigError(f"{place('master')} must be a text", fix="correct it")
             check_master(master)
         if peers and master:
             raise ConfigError(
                 f"both {place('peers')} and {place('master')} are given", fix="keep one of them"
             )
         by = f"{place('engine')} of {PROJECT_FILE}" if where else f"{ENGINE_VARIABLE} or --engine"
-        return Placement(engine, check_peers(peers or ()), master, by)
+        return Placement(engine, check_peers(peers or ()), master, secret, by)
     except ConfigError as error:
         error.what = f"{prefix}{error.what}"
         raise
@@ -185,7 +186,8 @@ def _placed(table: Mapping[str, Any], where: str) -> Placement:
 def _first(*placed: Placement) -> Placement:
     named = next((p for p in placed if p.engine is not None), Placement())
     where = next((p for p in placed if p.peers or p.master), Placement())
-    return Placement(named.engine, where.peers, where.master, named.engine_by)
+    secret = next((p.secret for p in placed if p.secret), None)
+    return Placement(named.engine, where.peers, where.master, secret, named.engine_by)
 
 
 def _tls(path: Path, table: Mapping[str, Any]) -> TlsFiles | None:

@@ -23,6 +23,7 @@ PARTITIONS = 6
 # A module of the user's own: it is in no place that a peer imports from.
 GATE = '''
 """Tasks say that they are here, and go on when they are told to."""
+import hashlib
 import os
 import time
 from pathlib import Path
@@ -32,8 +33,9 @@ from pyspark import TaskContext
 
 
 class Hold:
-    def __init__(self, folder):
+    def __init__(self, folder, toil=0):
         self.folder = folder
+        self.toil = toil
 
     def __call__(self, batches):
         context = TaskContext.get()
@@ -42,6 +44,8 @@ class Hold:
         Path(self.folder, mark).touch()
         while not Path(self.folder, "go").exists():
             time.sleep(0.05)
+        for number in range(self.toil):
+            hashlib.sha256(str(number).encode())
         for batch in batches:
             names = pa.array([f"{n}!" for n in batch.column("name").to_pylist()])
             at = batch.schema.get_field_index("name")
@@ -113,11 +117,14 @@ def user_module(folder: Path) -> Iterator[ModuleType]:
         sys.modules.pop("gate_of_user", None)
 
 
-def pipeline(module: ModuleType, gate: Gate, peers: list[str], **options: Any) -> Pipeline:
-    """Postgres to Postgres by Spark, over a function of the user's in every task."""
+def pipeline(
+    module: ModuleType, gate: Gate, peers: list[str], *, toil: int = 0, **options: Any
+) -> Pipeline:
+    """From Postgres by Spark, over a function of the user's in every task."""
 
     def held(rows: Any) -> Any:
-        return rows.repartition(PARTITIONS).mapInArrow(module.Hold(str(gate.folder)), rows.schema)
+        hold = module.Hold(str(gate.folder), toil)
+        return rows.repartition(PARTITIONS).mapInArrow(hold, rows.schema)
 
     given = {"source_connection": "origin", "source_table": "raw.events", **options}
 

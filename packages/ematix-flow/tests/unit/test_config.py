@@ -311,6 +311,9 @@ class TestPlacement:
         monkeypatch.delenv("EMATIX_FLOW_PEERS")
         monkeypatch.setenv("EMATIX_FLOW_MASTER", "yarn")
         assert placement_of("load", declared) == Placement("distributed", master="yarn")
+        monkeypatch.setenv("EMATIX_FLOW_MASTER_SECRET", "hidden")
+        assert placement_of("load", declared).secret == "hidden"
+        assert "hidden" not in repr(placement_of("load", declared))
 
     @pytest.mark.parametrize(
         ("text", "says"),
@@ -319,6 +322,7 @@ class TestPlacement:
             ("[project]\npeers = 'dns://a:1'", "peers in [project] must be a list"),
             ("[project]\npeers = ['a:1']", "peers= cannot hold 'a:1'"),
             ("[project]\nmaster = 5", "master in [project] must be a text"),
+            ("[project]\nmaster_secret = 5", "master_secret in [project] must be a text"),
             ("[project]\nmaster = 'http://a'", "is not the address of a cluster"),
             (
                 "[project]\npeers = ['dns://a:1']\nmaster = 'yarn'",

@@ -8,6 +8,7 @@ from typing import cast
 from ematix_flow.backends.base import Backend
 from ematix_flow.connections.stores import DeltaLocalConnection, ObjectStoreLocalConnection
 from ematix_flow.engine.placing import current_place
+from ematix_flow.engine.session import shared_engine
 from ematix_flow.errors import Unsupported
 
 
@@ -23,10 +24,14 @@ def check_visible(backends: Iterable[Backend]) -> None:
         connection = backend.connection
         if not isinstance(connection, ObjectStoreLocalConnection | DeltaLocalConnection):
             continue
-        if not cast(bool, getattr(connection, "shared", False)):
-            raise Unsupported(
-                f"connection {backend.name!r} is the local path {connection.path}, which the "
-                "other machines cannot see",
-                fix="if every machine has the same storage there, set shared = true on the "
-                "connection; otherwise run it with engine='local'",
-            )
+        if cast(bool, getattr(connection, "shared", False)):
+            continue
+        if place.is_server and not getattr(shared_engine(), "distributed", False):
+            # It is on this machine, as was tried.
+            return
+        raise Unsupported(
+            f"connection {backend.name!r} is the local path {connection.path}, which the "
+            "other machines cannot see",
+            fix="if every machine has the same storage there, set shared = true on the "
+            "connection; otherwise run it with engine='local'",
+        )
