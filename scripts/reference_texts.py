@@ -78,7 +78,7 @@ OPTIONS = {
     "`EMATIX_FLOW_ENGINE`.",
     "peers": "`flow-worker` processes to spread the run over: `https://host:port`, "
     "`dns://host:port`, `k8s://service.namespace:port`.",
-    "master": "An existing Spark cluster: `spark://…`; untested yet: `sc://…`, `k8s://https://…`, "
+    "master": "An existing cluster: `spark://…`, `k8s://https://…`; untested yet: `sc://…`, "
     "`yarn`.",
 }
 
@@ -159,8 +159,10 @@ SETTINGS = {
     "Spark Connect server.",
     "EMATIX_FLOW_PEER_TIMEOUT": "Seconds that a silent peer, or a silent driver, is waited for: "
     "30 if not set.",
-    "EMATIX_FLOW_DRIVER_HOST": "The address by which peers reach this machine, if it is not that "
-    "of the route to the first of them.",
+    "EMATIX_FLOW_POD_TIMEOUT": "Seconds that executor pods may take to come up on Kubernetes, and "
+    "that a run may be without any: 300 if not set.",
+    "EMATIX_FLOW_DRIVER_HOST": "The address by which peers or pods reach this machine, if it is "
+    "not that of the route to the first of them.",
     "EMATIX_FLOW_TLS_CERT": "The certificate that a driver or a `flow-worker` shows, PEM.",
     "EMATIX_FLOW_TLS_KEY": "The key of that certificate, PEM, without a passphrase.",
     "EMATIX_FLOW_TLS_CA": "The authority that must have signed the certificate of the other side.",
@@ -181,5 +183,7 @@ TOML_KEYS = {
     "wins.",
     "pipelines.<name>": "`engine`, `peers`, `master` and `master_secret` of one pipeline, over "
     "whose declaration it wins.",
+    "spark": "Settings of Spark on a cluster that `master` names, without the `spark.` in front: "
+    '`executor.memory = "4g"`.',
     "connections.<name>": "A connection: its `kind` and fields, or just `url`.",
 }

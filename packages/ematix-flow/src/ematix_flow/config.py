@@ -31,6 +31,16 @@ ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
 _PLACEMENT_KEYS = ("engine", "peers", "master", "master_secret")
 _PROJECT_KEYS = ("modules", "run_log", "tls", *_PLACEMENT_KEYS)
 _TLS_KEYS = ("cert", "key", "ca")
+# Settings of Spark that are not the user's to make, by how they begin, and what to do instead.
+_NOT_SPARKS = {
+    "spark.master": "name the cluster by master=",
+    "spark.app.": "leave it out",
+    "spark.sql.": "leave it out: it would change what a pipeline does",
+    "spark.submit.": "leave it out",
+}
+_PLAIN_SECRET = re.compile(r"(secret|password|token|(secret|access|private)[._]?key)$", re.I)
+# Names of secrets, and of their keys, that Kubernetes holds.
+_REFERENCES = ("spark.kubernetes.executor.secrets.", "spark.kubernetes.executor.secretKeyRef.")
 
 
 @dataclass(frozen=True)
@@ -132,6 +142,41 @@ def check_placed(known: Iterable[str]) -> None:
                 f"{path}: [pipelines.{name}] is of no pipeline of this project",
                 fix=nearest(name, names),
             )
+
+
+def spark_settings() -> dict[str, str]:
+    """The ``[spark]`` table of the project: what Spark is told on a cluster of ``master=``.
+
+    ``executor.memory = "4g"`` in it is Spark's ``spark.executor.memory``.
+    """
+    path = Path.cwd() / PROJECT_FILE
+    found: dict[str, str] = {}
+    for key, value in _flat("spark", _section(path, "spark")):
+        for reserved, instead in _NOT_SPARKS.items():
+            if f"{key}.".startswith(reserved if reserved.endswith(".") else f"{reserved}."):
+                raise ConfigError(f"{path}: [spark] may not set {key}", fix=instead)
+        if _PLAIN_SECRET.search(key) and not key.startswith(_REFERENCES):
+            raise ConfigError(
+                f"{path}: [spark] may not hold a secret, as {key} is",
+                fix="name a file, as in kubernetes.authenticate.oauthTokenFile, or a secret of "
+                "the cluster, as in kubernetes.executor.secretKeyRef.<VARIABLE>",
+            )
+        if not isinstance(value, str | int | float):
+            raise ConfigError(
+                f"{path}: {key} in [spark] must be a text, a number, true or false",
+                fix="correct it",
+            )
+        found[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return found
+
+
+def _flat(prefix: str, table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    for key, value in table.items():
+        name = f"{prefix}.{key}"
+        if isinstance(value, Mapping):
+            yield from _flat(name, value)
+        else:
+            yield name, value
 
 
 def tls_files() -> TlsFiles | None:
@@ -297,7 +342,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}", fix="check its permissions"
         ) from error
-    known = ("connections", "project", "pipelines", "transform")
+    known = ("connections", "project", "pipelines", "spark", "transform")
     for key in content:
         if key not in known:
             raise UnknownName(f"{path} has no section [{key}]", fix=nearest(key, known))

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from ematix_flow.config import LOCAL, SAIL, engine_choice
+from ematix_flow.config import LOCAL, SAIL, engine_choice, spark_settings
 from ematix_flow.engine.placing import Place, current_place
 from ematix_flow.engine.protocol import Engine, Job, Progress
 from ematix_flow.engine.settings import EngineSettings, derive, secured_conf
@@ -210,7 +210,8 @@ def _distributed(place: Place, needs: Sequence[str]) -> EngineSettings:
     if place.is_server:
         return derive(remote=place.server)
     secured = {} if place.secret is None else secured_conf(place.secret)
-    return derive(master=str(place.master), conf=secured, jars=needs)
+    conf = {**spark_settings(), **secured}
+    return derive(master=str(place.master), conf=conf, jars=needs)
 
 
 def slots(settings: EngineSettings) -> int:
@@ -307,6 +308,10 @@ def _open(settings: EngineSettings) -> Engine:
                 fix="stop that session, or run the pipeline in a process of its own",
             )
         return adopted
+    if settings.master.startswith("k8s://"):
+        from ematix_flow.engine.kube import launch_on_kubernetes
+
+        return launch_on_kubernetes(settings)
     if not settings.is_local:
         from ematix_flow.engine.spread import launch_on_master
 
