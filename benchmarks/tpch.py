@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -72,9 +71,7 @@ def flow_run(folder: Path, names: Sequence[str], env: dict[str, str]) -> dict[st
     """What `flow run` tells of these pipelines; all must succeed."""
     flow = str(Path(sys.executable).with_name("flow"))
     command = [flow, "run", *names, "--format", "json"]
-    done = subprocess.run(
-        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
-    )
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.decode() + done.stdout.decode())
     told: dict[str, Any] = json.loads(done.stdout)
@@ -109,7 +106,9 @@ def carried() -> dict[str, Rows]:
     if not python.exists():
         uv = str(Path(sys.executable).with_name("uv"))
         subprocess.run([uv, "venv", "-q", str(home)], check=True)
-        subprocess.run([uv, "pip", "install", "-q", "--python", str(python), *EXTENSION], check=True)
+        subprocess.run(
+            [uv, "pip", "install", "-q", "--python", str(python), *EXTENSION], check=True
+        )
     told = subprocess.run([str(python), "-c", ASK], stdout=subprocess.PIPE, check=True).stdout
     answers = {f"q{int(number):02d}": text for number, text in json.loads(told).items()}
     return {
@@ -150,3 +149,48 @@ def _equal(ours: Any, wanted: Any) -> bool:
     if isinstance(ours, Decimal):
         return ours == Decimal(str(wanted))
     return str(ours) == str(wanted)
+
+
+def wrong(folder: Path, data: Path, *, scale: float) -> dict[str, str]:
+    """Of all pipelines that have run there, those with a wrong answer, and what is wrong."""
+    known = carried() if scale == 1 else {}
+    found = {}
+    for name in NAMES:
+        rows = loaded(folder, name)
+        told = difference(rows, by_duckdb(data, name))
+        if told is None and name in known:
+            told = difference(comparable(name, rows), comparable(name, known[name]))
+        if told is not None:
+            found[name] = told
+    return found
+
+
+def main() -> int:
+    from machines import Authority, workers
+    from measure import Bar, report
+
+    scale = float(os.environ.get("BENCH_SCALE", "1"))
+    bars, taken = [], {}
+    with tempfile.TemporaryDirectory(prefix="ematix-bench-") as name:
+        home = Path(name)
+        make_data(home / "lake", scale=scale, parts=4)
+        with workers(home / "workers", Authority(home / "authority"), 2) as crew:
+            for where, variables in {
+                "this machine": {"EMATIX_FLOW_ENGINE": "local"},
+                "2 workers": crew.variables,
+            }.items():
+                folder = home / where.replace(" ", "-")
+                make_project(folder, home / "lake")
+                env = {**os.environ, **variables, "EMATIX_FLOW_HOME": str(folder)}
+                told = flow_run(folder, NAMES, env)
+                for ran in told["ran"]:
+                    taken[f"{ran['pipeline']}: {where}"] = [float(ran["seconds"])]
+                bad = wrong(folder, home / "lake", scale=scale)
+                print(where, bad or "all answers are right")
+                what = f"wrong answers of {len(NAMES)} at scale factor {scale:g}, {where}"
+                bars.append(Bar(what, len(bad) / len(NAMES), 0.0))
+    return report("tpch", bars=bars, taken=taken, packages=("ematix-flow", "pyspark", "duckdb"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,6 +15,8 @@ QUERIES = Path(__file__).parent / "queries"
 
 @ematix.table(schema="tpch", name="q01")
 class PricingSummary:
+    """What was sold, billed and returned until shortly before the last shipment."""
+
     l_returnflag: Text
     l_linestatus: Text
     sum_qty: Numeric[38, 2]
@@ -29,6 +31,8 @@ class PricingSummary:
 
 @ematix.table(schema="tpch", name="q02")
 class MinimumCostSupplier:
+    """Who in a region sells a part the cheapest."""
+
     s_acctbal: Numeric[15, 2]
     s_name: Text
     n_name: Text
@@ -41,6 +45,8 @@ class MinimumCostSupplier:
 
 @ematix.table(schema="tpch", name="q03")
 class ShippingPriority:
+    """The dearest orders that had not been shipped on a day."""
+
     l_orderkey: BigInt
     revenue: Numeric[38, 4]
     o_orderdate: Date
@@ -49,23 +55,31 @@ class ShippingPriority:
 
 @ematix.table(schema="tpch", name="q04")
 class OrderPriority:
+    """Orders with a late item, by priority."""
+
     o_orderpriority: Text
     order_count: BigInt
 
 
 @ematix.table(schema="tpch", name="q05")
 class LocalSupplierVolume:
+    """Revenue where buyer and seller are of the same nation."""
+
     n_name: Text
     revenue: Numeric[38, 4]
 
 
 @ematix.table(schema="tpch", name="q06")
 class RevenueChange:
+    """What certain discounts have cost in a year."""
+
     revenue: Numeric[38, 4]
 
 
 @ematix.table(schema="tpch", name="q07")
 class VolumeShipping:
+    """Trade between two nations, by year."""
+
     supp_nation: Text
     cust_nation: Text
     l_year: Integer
@@ -74,12 +88,16 @@ class VolumeShipping:
 
 @ematix.table(schema="tpch", name="q08")
 class MarketShare:
+    """The share of a nation in the sales of a part, by year."""
+
     o_year: Integer
     mkt_share: Double
 
 
 @ematix.table(schema="tpch", name="q09")
 class ProductProfit:
+    """Profit on a line of parts, by nation and year."""
+
     nation: Text
     o_year: Integer
     sum_profit: Numeric[38, 4]
@@ -87,6 +105,8 @@ class ProductProfit:
 
 @ematix.table(schema="tpch", name="q10")
 class ReturnedItems:
+    """Customers who have sent back the most."""
+
     c_custkey: BigInt
     c_name: Text
     revenue: Numeric[38, 4]
@@ -99,12 +119,16 @@ class ReturnedItems:
 
 @ematix.table(schema="tpch", name="q11")
 class ImportantStock:
+    """Parts that make up much of a nation's stock."""
+
     ps_partkey: BigInt
     value: Numeric[38, 2]
 
 
 @ematix.table(schema="tpch", name="q12")
 class ShippingModes:
+    """Late items of urgent and other orders, by mode of shipment."""
+
     l_shipmode: Text
     high_line_count: BigInt
     low_line_count: BigInt
@@ -112,17 +136,23 @@ class ShippingModes:
 
 @ematix.table(schema="tpch", name="q13")
 class CustomerDistribution:
+    """How many customers have how many orders."""
+
     c_count: BigInt
     custdist: BigInt
 
 
 @ematix.table(schema="tpch", name="q14")
 class PromotionEffect:
+    """The share of promoted parts in the revenue of a month."""
+
     promo_revenue: Double
 
 
 @ematix.table(schema="tpch", name="q15")
 class TopSupplier:
+    """The supplier with the largest revenue in a quarter."""
+
     s_suppkey: BigInt
     s_name: Text
     s_address: Text
@@ -132,6 +162,8 @@ class TopSupplier:
 
 @ematix.table(schema="tpch", name="q16")
 class PartSuppliers:
+    """How many suppliers there are for parts of a kind."""
+
     p_brand: Text
     p_type: Text
     p_size: Integer
@@ -140,11 +172,15 @@ class PartSuppliers:
 
 @ematix.table(schema="tpch", name="q17")
 class SmallQuantityOrders:
+    """What would be lost without orders of small quantities."""
+
     avg_yearly: Double | None
 
 
 @ematix.table(schema="tpch", name="q18")
 class LargeVolumeCustomers:
+    """Customers with very large orders."""
+
     c_name: Text
     c_custkey: BigInt
     o_orderkey: BigInt
@@ -155,23 +191,31 @@ class LargeVolumeCustomers:
 
 @ematix.table(schema="tpch", name="q19")
 class DiscountedRevenue:
+    """Revenue of parts that were handled in a certain way."""
+
     revenue: Numeric[38, 4] | None
 
 
 @ematix.table(schema="tpch", name="q20")
 class PartPromotion:
+    """Suppliers with more of a part than they need."""
+
     s_name: Text
     s_address: Text
 
 
 @ematix.table(schema="tpch", name="q21")
 class WaitingSuppliers:
+    """Suppliers who alone kept an order waiting."""
+
     s_name: Text
     numwait: BigInt
 
 
 @ematix.table(schema="tpch", name="q22")
 class SalesOpportunities:
+    """Customers with money and without orders, by country."""
+
     cntrycode: Text
     numcust: BigInt
     totacctbal: Numeric[38, 2]

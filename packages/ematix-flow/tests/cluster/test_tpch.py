@@ -15,8 +15,8 @@ from .crew import Worker
 
 pytestmark = pytest.mark.slow
 
-# Of each kind one: scan, joins, EXISTS, outer join, NOT IN with DISTINCT, HAVING, NOT EXISTS.
-FEW = ("q01", "q05", "q13", "q16", "q18", "q21")
+# Joins, an outer join, NOT IN with DISTINCT, NOT EXISTS.
+FEW = ("q05", "q13", "q16", "q21")
 
 
 def run(
@@ -51,14 +51,8 @@ def test_all_queries_at_scale_factor_1(
     tpch.make_data(data, scale=1, parts=6)
     told = run(folder, data, tpch.NAMES, driver_variables, workers)
     assert [ran["pipeline"] for ran in told["ran"]] == list(tpch.NAMES)
-    carried = tpch.carried()
-    assert len(carried) == 21
-    for name in tpch.NAMES:
-        rows = tpch.loaded(folder, name)
-        assert tpch.difference(rows, tpch.by_duckdb(data, name)) is None, name
-        if name in carried:
-            wanted = tpch.comparable(name, carried[name])
-            assert tpch.difference(tpch.comparable(name, rows), wanted) is None, name
+    assert len(tpch.carried()) == 21
+    assert tpch.wrong(folder, data, scale=1) == {}
 
 
 def test_a_wrong_answer_is_found(tmp_path: Path) -> None:
