@@ -24,7 +24,7 @@ from contest import Loader, databases, forget
 from machines import Authority, Standalone, standalone, workers
 from measure import HERE, Bar, interleaved, median_ratio, report
 from psycopg.sql import SQL, Identifier
-from scaling import Constants, table
+from scaling import Constants, renew
 from tpch import make_data
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
@@ -274,9 +274,8 @@ def main() -> int:
     finally:
         shutil.rmtree(home, ignore_errors=True)
     constants = Constants.of(taken, notes=NOTES, many=MANY, scale=SCALE)
-    print(json.dumps(asdict(constants), indent=2))
-    print(table(constants))
     (HERE / "results" / "scaling.json").write_text(json.dumps(asdict(constants), indent=2) + "\n")
+    renew(HERE.parent / "docs" / "concepts" / "scaling.md", constants)
     return report(
         "cluster", bars=bars_of(taken), taken=taken, packages=("ematix-flow", "pyspark", "duckdb")
     )

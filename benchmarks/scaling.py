@@ -5,9 +5,11 @@ The formulas are explained in docs/concepts/scaling.md. Nothing here measures.
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 # The example: nodes of eight cores, and a database server of sixteen.
 NODE_CORES = 8
@@ -96,9 +98,9 @@ def queried(constants: Constants, nodes: int) -> dict[str, float]:
     }
 
 
-def table(constants: Constants) -> str:
+def predicted(constants: Constants) -> str:
     """What the model says, as Markdown."""
-    workloads = {
+    loads: dict[str, Callable[[int], dict[str, float]]] = {
         "transform": lambda nodes: transformed(constants, nodes, reads=None),
         f"transform, {DEFAULT_READS} connections": lambda nodes: transformed(
             constants, nodes, reads=DEFAULT_READS
@@ -109,13 +111,47 @@ def table(constants: Constants) -> str:
         "| load | nodes | form s | work s | insert s | all s | times as fast |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, predicted in workloads.items():
-        alone = sum(predicted(1).values())
+    for name, cost_on in loads.items():
+        alone = sum(cost_on(1).values())
         for nodes in (1, 2, 10, 100):
-            cost = predicted(nodes)
+            cost = cost_on(nodes)
             whole = sum(cost.values())
             lines.append(
-                f"| {name} | {nodes} | {cost['form']:.0f} | {cost['plan'] + cost['work']:.0f} | "
-                f"{cost['insert']:.0f} | {whole:.0f} | {alone / whole:.1f} |"
+                f"| {name} | {nodes} | {cost['form']:.0f} | {cost['plan'] + cost['work']:,.0f} | "
+                f"{cost['insert']:,.0f} | {whole:,.0f} | {alone / whole:.1f} |"
             )
     return "\n".join(lines)
+
+
+def measured(constants: Constants) -> str:
+    """The constants, as Markdown."""
+    rows = {
+        "form: first": f"{constants.form_one:.1f} s",
+        "form: next": f"{constants.form_next:.1f} s",
+        "form: one request to a peer": f"{constants.request * 1e3:.1f} ms",
+        "load": f"{constants.load * 1e3:.0f} ms",
+        "task, driver and slot together": f"{constants.task * 1e3:.1f} ms",
+        "partition written to PostgreSQL: connection, claim, commit": (
+            f"{constants.partition * 1e3:.0f} ms"
+        ),
+        "row, with 40 digests": f"{constants.transformed_row * 1e6:.1f} µs",
+        "row, only copied": f"{constants.copied_row * 1e6:.1f} µs",
+        "ingest of a row": f"{constants.ingested_row * 1e6:.2f} µs",
+        "insert of a row": f"{constants.inserted_row * 1e6:.2f} µs",
+        "TPC-H mix, one scale factor on one core": f"{constants.scale:.1f} s",
+    }
+    return "\n".join(
+        ["| cost | of one |", "|---|---|", *(f"| {k} | {v} |" for k, v in rows.items())]
+    )
+
+
+def renew(page: Path, constants: Constants) -> None:
+    """Write both tables into the documentation."""
+    text = page.read_text()
+    for name, made in {
+        "constants": measured(constants),
+        "prediction": predicted(constants),
+    }.items():
+        place = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text = place.sub(lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)
+    page.write_text(text)
