@@ -28,8 +28,6 @@ def session(slots: int) -> SparkSession:
     builder = builder.config("spark.executor.memory", "614m").config("spark.executor.cores", "1")
     builder = builder.config("spark.cores.max", str(slots))
     builder = builder.config("spark.sql.shuffle.partitions", str(2 * slots))
-    for line in Path(os.environ["BENCH_SETTINGS"]).read_text().splitlines():
-        builder = builder.config(*line.split(" ", 1))
     return builder.getOrCreate()
 
 
