@@ -242,7 +242,8 @@ def _pieces(
 def _even_bounds(pieces: Sequence[tuple[Any, float]], wanted: int) -> list[Any]:
     """Where to cut, so that the parts have about as many rows; nowhere if they would not."""
     whole = sum(rows for _, rows in pieces)
-    bounds, sizes = [], [0.0]
+    bounds: list[Any] = []
+    sizes = [0.0]
     for low, rows in pieces:
         if len(bounds) < wanted - 1 and sum(sizes) + rows / 2 > whole * len(sizes) / wanted:
             bounds.append(low)
