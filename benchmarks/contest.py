@@ -198,14 +198,19 @@ def forget(url: str) -> None:
 @contextlib.contextmanager
 def databases(*names: str) -> Iterator[tuple[str, dict[str, str]]]:
     """A source, and a target for each system, on a server of this benchmark."""
-    with served("postgres") as server:
-        source = server.create_database()
-        targets = {name: server.create_database() for name in names}
-        try:
-            yield source, targets
-        finally:
-            for url in (source, *targets.values()):
-                server.drop_database(url.rsplit("/", 1)[1])
+    with served("postgres") as server, contextlib.ExitStack() as stack:
+        source, *made = (stack.enter_context(made_in(server)) for _ in ("source", *names))
+        yield source, dict(zip(names, made, strict=True))
+
+
+@contextlib.contextmanager
+def made_in(server: Any) -> Iterator[str]:
+    """A database of a server, for as long as it is needed."""
+    url = server.create_database()
+    try:
+        yield url
+    finally:
+        server.drop_database(url.rsplit("/", 1)[1])
 
 
 @contextlib.contextmanager

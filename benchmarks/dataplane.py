@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import psycopg
-from contest import PEER, Loader, databases, fill, fill_mysql, forget, loaders, served
+from contest import PEER, Loader, databases, fill, fill_mysql, forget, loaders, made_in, served
 from measure import Bar, median_ratio, report
 
 ROWS = int(os.environ.get("BENCH_ROWS", "1000000"))
@@ -127,8 +127,8 @@ def main() -> int:
         with (
             databases("ours", PEER, "dlt", JDBC, "DuckDB", "Sling") as (source, targets),
             served("mysql") as mysql,
+            made_in(mysql) as shop,
         ):
-            shop = mysql.create_database()
             fill_mysql(shop, ROWS)
             systems = loaders(source, targets, home, BENCH_MYSQL=shop)
             for rows, goals in ((ROWS, GOALS), (MANY, MANY_GOALS)):
@@ -157,7 +157,6 @@ def main() -> int:
             measured |= {f"{route}: {name}": t for (route, name), t in routes.items()}
             for system in systems.values():
                 system.close()
-            mysql.drop_database(shop.rsplit("/", 1)[1])
     finally:
         shutil.rmtree(home, ignore_errors=True)
     return report("dataplane", bars=bars, taken=measured, packages=("ematix-flow", "pyspark"))

@@ -64,6 +64,9 @@ def source(place: Place, monkeypatch: pytest.MonkeyPatch) -> MySQL:
     """The source; two tasks at a time are enough for it, and few rows to be cut."""
     monkeypatch.setattr(splits, "_LEAST_ROWS", ROWS // 12)
     monkeypatch.setattr(mysql_reads, "_LEAST_SLOTS", 2)
+    # However busy the machine is.
+    monkeypatch.setattr(mysql_reads, "_GATHER_SECONDS", 60.0)
+    monkeypatch.setattr(mysql_reads, "_BEGIN_SECONDS", 60.0)
     for module in (mysql, mysql_reads):
         monkeypatch.setattr(module, "configured", lambda: derive(master="local[2]"))
     return MySQL(MySQLConnection(name="origin", url=place.url))
@@ -134,9 +137,28 @@ def test_a_key_that_may_be_null_has_a_part_for_that(
             session.one(f"SELECT count(*) FROM {cuts.rows} WHERE {condition}")
             for condition in cuts.conditions
         ]
+        few = mysql_reads.in_parts(source, session, SourceQuery(ALL), 2, spread=False)
     assert len(sizes) == 4
     assert sum(sizes) == ROWS
     assert sizes[-1] == ROWS // 5
+    assert few.how == "in one stream: no index of numbers or times cuts its table evenly"
+
+
+def test_parts_without_a_row_are_waited_for_too(
+    source: MySQL, run_sql: Callable[..., Any], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(run_sql, "id INT PRIMARY KEY, x INT", "g, g")
+    cut = mysql_reads.Parts(
+        rows="(SELECT id, x, id AS ematix_part FROM held) AS source_query",
+        how="",
+        conditions=("(ematix_part >= 0)", "(ematix_part < 0)"),
+        table="held",
+    )
+    monkeypatch.setattr(mysql_reads, "in_parts", lambda *_, **__: cut)
+    with spooling():
+        frame = source.read(engine, SourceQuery(ALL))
+        assert files(frame) > 0
+        assert plain(frame.collect()) == plain(run_sql(ALL))
 
 
 @pytest.mark.parametrize(
@@ -193,6 +215,34 @@ def test_a_user_who_may_not_lock_reads_in_one_stream(
         assert reader.read(engine, SourceQuery(ALL)).count() == ROWS
     finally:
         run_sql("DROP USER reader")
+
+
+def test_nobody_writes_while_the_parts_begin(
+    place: Place, source: MySQL, run_sql: Callable[..., Any], engine: Engine
+) -> None:
+    """However long one of them takes: an update waits until all see the same rows."""
+    fill(run_sql, "id INT PRIMARY KEY, x INT", "g, g")
+    tried: list[str] = []
+    gather = Gate._gather
+
+    def writing(gate: Gate, what: str, seconds: float, late: str) -> None:
+        if what == "begun":
+            with place.connect() as raw, raw.cursor() as cursor:
+                cursor.execute(f"USE {place.url.rsplit('/', 1)[1]}")
+                cursor.execute("SET SESSION lock_wait_timeout = 1")
+                try:
+                    cursor.execute("UPDATE held SET x = 0")
+                    tried.append("written")
+                except pymysql.OperationalError as error:
+                    tried.append(str(error.args[0]))
+        gather(gate, what, seconds, late)
+
+    with pytest.MonkeyPatch.context() as patch, spooling():
+        patch.setattr(Gate, "_gather", writing)
+        frame = source.read(engine, SourceQuery(ALL))
+        assert tried == ["1205"]
+        assert files(frame) == 2
+        assert sum(row["x"] for row in frame.collect()) == ROWS * (ROWS + 1) // 2
 
 
 def test_a_sum_that_writers_keep_is_the_same_in_every_read(
@@ -296,7 +346,7 @@ def test_who_comes_late_is_not_let_in(source: MySQL, run_sql: Callable[..., Any]
     for raw in parts:
         assert source.rows(raw, "SELECT x FROM held WHERE id = 5", ()) == [(5,)]
         raw.close()
-    *others, last = gate.before(0)
+    *others, last, _ = gate.before(0)
     with contextlib.closing(source.connect()) as late:
         for statement in others:
             source.run(late, statement, ())

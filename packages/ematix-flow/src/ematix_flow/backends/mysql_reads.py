@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import heapq
+import itertools
 import logging
 import re
 import threading
@@ -46,8 +47,8 @@ _STREAMED = str(-(1 << 31))
 _LEAST_SLOTS = 4
 _ORDERED = ("tinyint", "smallint", "mediumint", "int", "bigint", "date", "datetime", "timestamp")
 # How many pieces are known of every part, and how often a planner is asked for them at most.
-_FINE = 8
-_QUESTIONS = 400
+_FINE = 4
+_QUESTIONS = 300
 # The largest part that is still worth while, in shares.
 _UNEVEN = 1.5
 _GATHER_SECONDS = 10.0
@@ -103,6 +104,7 @@ class _Planning:
     ) -> None:
         self.backend, self.session, self.query = backend, session, query
         self.table, self.slots = table, slots
+        self.questions = _QUESTIONS
         name = split_name(table.table, "mysql")
         self.place = (backend.schema_of(name), name.name)
         self.named = ".".join(quoted(part, "mysql") for part in self.place)
@@ -160,7 +162,7 @@ class _Planning:
         """Whether this user may lock the table, as far as its own grants say."""
         schema = self.place[0].lower()
         for (grant,) in self.session.rows("SHOW GRANTS"):
-            told = re.match(r"GRANT (.+) ON (?:TABLE )?(\S+)\.\S+ TO ", str(grant))
+            told = re.match(r"GRANT (.+) ON (\S+)\.\* TO ", str(grant))
             if told is None:
                 continue
             rights, where = told.group(1).upper(), told.group(2).strip("`").replace("\\", "")
@@ -201,6 +203,8 @@ class _Planning:
 
     def _bounds(self, column: str, index: str, wanted: int) -> list[Bound]:
         """What cuts the table into as many parts of about one size; nothing where it does not."""
+        if wanted == 1:
+            return []
         name = quoted(column, "mysql")
         ((least, most),) = self.session.rows(f"SELECT MIN({name}), MAX({name}) FROM {self.named}")
         # A day that no calendar has arrives as text.
@@ -209,6 +213,9 @@ class _Planning:
         asked = f"SELECT {name} FROM {self.named} USE INDEX ({quoted(index, 'mysql')}) WHERE"
 
         def expected(low: Bound, high: Bound) -> float:
+            self.questions -= 1
+            if self.questions < 0:
+                raise _OneStream("its keys are too uneven to be cut soon")
             upper = f"{name} {'<=' if high == most else '<'} {_literal(high)}"
             return self._expected(f"{asked} {name} >= {_literal(low)} AND {upper}")
 
@@ -225,7 +232,7 @@ def _pieces(
     """
     open_pieces = [(-expected(least, most), 0, least, most)]
     done: list[tuple[Any, float]] = []
-    for number in range(1, _QUESTIONS):
+    for number in itertools.count(1):
         rows, _, low, high = heapq.heappop(open_pieces)
         middle = low + (high - low) // 2
         if middle <= low:
@@ -250,7 +257,7 @@ def _even_bounds(pieces: Sequence[tuple[Any, float]], wanted: int) -> list[Any]:
             sizes.append(0.0)
         sizes[-1] += rows
     fair = len(sizes) == wanted and max(sizes) * wanted <= whole * _UNEVEN
-    return bounds if fair and bounds[0] != pieces[0][0] else []
+    return bounds if fair and pieces[0][0] not in bounds else []
 
 
 def _literal(bound: Bound) -> str:
@@ -263,8 +270,9 @@ class Gate:
     """Where the parts of a table wait for each other, by named locks of the server.
 
     A part says that it is there and waits at its own door. When all are there, the table is
-    locked and the doors open; each part begins, makes sure that the table still is locked, and
-    says so. Whoever comes later, a task that is tried again, finds it open to all and fails.
+    locked and the doors open. Each part begins, takes hold of the table, makes sure that it came
+    in by its door while the table was locked, says so, and waits to go on until all have. Whoever
+    comes later, a task that is tried again, fails.
     """
 
     def __init__(self, backend: MySQL, table: str, parts: int) -> None:
@@ -273,14 +281,6 @@ class Gate:
         self._parts = range(parts)
         self._ended = threading.Event()
         self.missed: str | None = "the parts did not all begin"
-        with backend.translated():
-            self._raw = backend.connect()
-        try:
-            for name in (self._name("locked"), *(self._name("door", i) for i in self._parts)):
-                self._ask("SELECT GET_LOCK(%s, 0)", name)
-        except BaseException:
-            self._raw.close()
-            raise
 
     def _name(self, what: str, part: int | None = None) -> str:
         return f"{self._token}.{what}{'' if part is None else part}"
@@ -292,28 +292,40 @@ class Gate:
 
     def before(self, part: int) -> tuple[str, ...]:
         """What the connection of a part does before it reads."""
-        seconds = int(_GATHER_SECONDS * 2)
+        seconds, door = int(_GATHER_SECONDS * 2), self._name("door", part)
         late = "(SELECT 1 UNION SELECT 2)"
         return (
             "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
             f"SELECT GET_LOCK('{self._name('there', part)}', 0)",
-            f"SELECT GET_LOCK('{self._name('door', part)}', {seconds})",
+            f"SELECT GET_LOCK('{door}', {seconds})",
             "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
+            # From here on nobody truncates or alters it.
+            f"SELECT 1 FROM {self._table} LIMIT 0",
             # An error is the only answer that stops a task: a subquery with one row too many.
-            f"SELECT IF(IS_USED_LOCK('{self._name('locked')}') IS NULL, {late}, "
+            f"SELECT IF(IS_USED_LOCK('{self._name('locked')}') IS NULL "
+            f"OR NOT (IS_USED_LOCK('{door}') <=> CONNECTION_ID()), {late}, "
             f"GET_LOCK('{self._name('begun', part)}', 0))",
+            f"SELECT GET_LOCK('{self._name('go', part)}', {seconds})",
         )
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Let the parts begin as soon as they are there, while the block starts and runs them."""
-        watcher = threading.Thread(target=self._conduct, name="ematix-gate", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            watcher.join()
+        with self._backend.translated():
+            self._raw = self._backend.connect()
+        # The server gives back all locks of a connection that ends.
+        with contextlib.closing(self._raw):
+            self._ask("SELECT GET_LOCK(%s, 0)", self._name("locked"))
+            for what in ("door", "go"):
+                for part in self._parts:
+                    self._ask("SELECT GET_LOCK(%s, 0)", self._name(what, part))
+            watcher = threading.Thread(target=self._conduct, name="ematix-gate", daemon=True)
+            watcher.start()
+            try:
+                yield
+            finally:
+                self._ended.set()
+                watcher.join()
 
     def _conduct(self) -> None:
         try:
@@ -327,12 +339,14 @@ class Gate:
             self._ask("SELECT RELEASE_LOCK(%s)", self._name("locked"))
             self._ask("UNLOCK TABLES")
             self.missed = None
-        except _OneStream as reason:
-            self.missed = str(reason)
-        except EmatixError as error:
-            self.missed = f"the server says: {error.what}"
-        finally:
-            # The server gives back all locks of a connection that ends.
+            for part in self._parts:
+                self._ask("SELECT RELEASE_LOCK(%s)", self._name("go", part))
+        except (_OneStream, EmatixError) as error:
+            said = (
+                f"the server says: {error.what}" if isinstance(error, EmatixError) else str(error)
+            )
+            self.missed = self.missed and said
+            # Whoever waits is let go, to find that it is too late.
             with contextlib.suppress(Exception):
                 self._raw.close()
 
@@ -378,23 +392,20 @@ class _Reading:
         from ematix_flow.engine.failures import translate
 
         backend, folder = self.backend, spool_folder() / "parts"
-        try:
-            gate = Gate(backend, parts.table, len(parts.conditions))
-        except EmatixError as error:
-            raise _OneStream(f"the server says: {error.what}") from error
+        gate = Gate(backend, parts.table, len(parts.conditions))
         failed: Exception | None = None
-        with gate.watched():
-            try:
-                frames = [
-                    self.part(parts.rows, before=gate.before(i), condition=condition)
-                    for i, condition in enumerate(parts.conditions)
-                ]
-                whole = frames[0]
-                for frame in frames[1:]:
-                    whole = whole.unionAll(frame)
+        frames = [
+            self.part(parts.rows, before=gate.before(i), condition=condition)
+            for i, condition in enumerate(parts.conditions)
+        ]
+        whole = frames[0]
+        for frame in frames[1:]:
+            whole = whole.unionAll(frame)
+        try:
+            with gate.watched():
                 whole.write.option("compression", "none").parquet(folder.as_uri())
-            except Exception as error:  # noqa: BLE001 - what counts is known when the gate is closed
-                failed = error
+        except Exception as error:  # noqa: BLE001 - what counts is known when the gate is closed
+            failed = error
         if gate.missed is not None:
             raise _OneStream(gate.missed) from failed
         if failed is not None:
@@ -421,7 +432,7 @@ class _Reading:
             "characterEncoding": "UTF-8",
             "connectionTimeZone": "UTC",
             "allowPublicKeyRetrieval": "true",
-            "allowMultiQueries": "true",
+            **({"allowMultiQueries": "true"} if before else {}),
             "sslMode": _tls(backend),
             "sessionInitStatement": "; ".join((session, *before)),
             **{k: address[k] for k in ("user", "password") if k in address},
