@@ -83,16 +83,17 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     yield from work.user_module(tmp_path_factory.mktemp("mine"))
 
 
+@pytest.fixture(scope="class")
+def one_cluster() -> Iterator[None]:
+    """What the first load opens stays for the others, whatever jars they need."""
+    with run_session():
+        yield
+
+
 class TestWholeCluster:
     """Three machines, from the first row to the last."""
 
-    @pytest.fixture(scope="class", autouse=True)
-    def one_cluster(self) -> Iterator[None]:
-        """What the first load opens stays for the others, whatever jars they need."""
-        with run_session():
-            yield
-
-    @pytest.mark.usefixtures("driver")
+    @pytest.mark.usefixtures("driver", "one_cluster")
     @pytest.mark.parametrize(
         "target",
         [*parameters(*OFTEN, soak=False), *parameters(*SELDOM, soak=True)],
@@ -127,7 +128,7 @@ class TestWholeCluster:
 @pytest.mark.soak
 @pytest.mark.usefixtures("impatient_driver")
 @pytest.mark.parametrize(
-    "target", parameters(*OFTEN, "mariadb", "duckdb", soak=True), indirect=True
+    "target", [*parameters(*OFTEN, "mariadb", "duckdb", soak=True)], indirect=True
 )
 def test_a_worker_that_is_killed_in_the_middle_of_a_load(
     *,
