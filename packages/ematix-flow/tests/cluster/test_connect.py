@@ -113,6 +113,15 @@ def test_from_postgres_to_postgres(
     assert not any(server.token in text or "nobody%20" in text for text in told)
 
 
+def test_a_module_that_changes_is_sent_again(
+    server: Server, origin: str, warehouse: str, tmp_path: Path
+) -> None:
+    work.fill(origin)
+    with work.changing_module(tmp_path) as changed:
+        for mark in ("first", "second"):
+            assert work.said_by(changed, mark, warehouse, master=server.address) == {mark}
+
+
 @ematix.table(schema="main")
 class Amounts:
     id: Annotated[BigInt, pk()]

@@ -96,6 +96,16 @@ def test_a_preview_names_the_peers_and_counts_their_cores(
 
 
 @pytest.mark.usefixtures("driver")
+def test_a_module_that_changes_is_sent_again(
+    origin: str, warehouse: str, peers: list[str], tmp_path: Path
+) -> None:
+    work.fill(origin)
+    with work.changing_module(tmp_path) as changed:
+        for mark in ("first", "second", "third"):
+            assert work.said_by(changed, mark, warehouse, peers=peers) == {mark}
+
+
+@pytest.mark.usefixtures("driver")
 def test_from_shared_files_to_postgres(warehouse: str, peers: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "lake"
     folder.mkdir()

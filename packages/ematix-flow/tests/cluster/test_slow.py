@@ -62,7 +62,8 @@ def slowed(worker: Worker) -> Iterator[None]:
 def second_tries(engine: Any) -> list[tuple[str, str]]:
     """Host and end of each attempt that Spark made because another took too long."""
     store = engine.spark.sparkContext._jsc.sc().statusStore()
-    stages = store.stageList(None, False, False, store.stageList_x24default_x244(), None)
+    unset = [getattr(store, f"stageList$default${number}")() for number in (4, 5)]
+    stages = store.stageList(None, False, False, *unset)
     found = []
     for i in range(stages.size()):
         stage = stages.apply(i)

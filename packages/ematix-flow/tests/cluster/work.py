@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from pathlib import Path
 from types import ModuleType
@@ -115,6 +117,58 @@ def user_module(folder: Path) -> Iterator[ModuleType]:
     finally:
         sys.path.remove(str(folder))
         sys.modules.pop("gate_of_user", None)
+
+
+@contextlib.contextmanager
+def changing_module(folder: Path) -> Iterator[Callable[[str], Any]]:
+    """Rows transforms of a module whose text changes, as in the hands of its author."""
+    file = folder / "mood_of_user.py"
+    sys.path.insert(0, str(folder))
+
+    def changed(mark: str) -> Any:
+        file.write_text(
+            "import pyarrow as pa\n\n\n"
+            "class Say:\n"
+            "    def __call__(self, batches):\n"
+            "        for batch in batches:\n"
+            f"            said = pa.array(['{mark}'] * batch.num_rows)\n"
+            "            at = batch.schema.get_field_index('name')\n"
+            "            yield batch.set_column(at, 'name', said)\n"
+        )
+        sys.modules.pop("mood_of_user", None)
+        importlib.invalidate_caches()
+        module = importlib.import_module("mood_of_user")
+
+        def say(rows: Any) -> Any:
+            return rows.mapInArrow(module.Say(), rows.schema)
+
+        return say
+
+    try:
+        yield changed
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("mood_of_user", None)
+
+
+def said_by(change: Callable[[str], Any], mark: str, url: str, **options: Any) -> set[str]:
+    """Load all rows through a module that has just changed; what it has made of them."""
+
+    @ematix.pipeline(
+        target=Events,
+        target_connection="warehouse",
+        source_connection="origin",
+        source_table="raw.events",
+        name=f"say_{mark}",
+        mode="truncate",
+        transforms_pre=[change(mark)],
+        **options,
+    )
+    def load(conn: Any) -> None:
+        return None
+
+    load.sync()
+    return {name for _, name in loaded(url)}
 
 
 def pipeline(

@@ -38,10 +38,9 @@ _SLOTS = "SELECT max(part) + 1 FROM (SELECT spark_partition_id() AS part FROM ra
 class RemoteEngine(ConnectEngine):
     """A session on a server whose machine, Python and disk are its own."""
 
-    _shipped: str | None = None
-
     def __init__(self, spark: SparkSession, settings: EngineSettings, *, slots: int) -> None:
         super().__init__(spark, settings)
+        self._shipped: dict[str, str] = {}
         self.slots = slots
         with self._scratch() as scratch:
             self.distributed = not _sees(spark, scratch.path)
@@ -52,6 +51,14 @@ class RemoteEngine(ConnectEngine):
         self._ship()
         with super().job(description) as job:
             yield job
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether processes of the session have imported what is not like that any more."""
+        if not self._shipped:
+            return False
+        now = shipping.state_of(shipping.own_files())
+        return any(now.get(name, state) != state for name, state in self._shipped.items())
 
     def copy_rows(self, rows: DataFrame, task: RowTask) -> tuple[int, int]:
         """Every Spark task hands its partition over, by this package on the server's machines."""
@@ -113,14 +120,14 @@ class RemoteEngine(ConnectEngine):
 
     def _ship(self) -> None:
         files = shipping.own_files()
-        digest = shipping.digest_of(files)
-        if not files or digest == self._shipped:
+        state = shipping.state_of(files)
+        if state == self._shipped:
             return
         with self._scratch() as scratch:
-            archive = scratch.path / f"modules-{digest}.zip"
+            archive = scratch.path / f"modules-{shipping.digest_of(files)}.zip"
             shipping.pack(files, archive)
             self._send(archive, pyfile=True)
-        self._shipped = digest
+        self._shipped = state
 
     def _send(self, path: Path, **kind: bool) -> None:
         try:

@@ -83,7 +83,7 @@ class SpreadEngine(ClassicEngine):
         self._context.addFile(str(archive))
         # The last is looked into first, by processes that have imported none before it.
         self._context._python_includes = [*(self._context._python_includes or ()), archive.name]
-        self._context.environment["EMATIX_FLOW_MODULES"] = digest
+        self._context.environment["EMATIX_SHIPPED"] = digest
         self._shipped = digest
 
 
