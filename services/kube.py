@@ -1,4 +1,4 @@
-"""A real Kubernetes API server on etcd, built from its Go modules; no node ever joins it.
+"""A real Kubernetes API server on etcd, built from their Go modules; no node ever joins it.
 
 Pods are taken, checked, watched and deleted as in any cluster, and stay pending until somebody
 sets their status, as a kubelet would.
@@ -7,7 +7,6 @@ sets their status, as a kubelet would.
 from __future__ import annotations
 
 import json
-import shutil
 import ssl
 import subprocess
 import sys
@@ -23,11 +22,14 @@ from uuid import uuid4
 
 from services.golang import go, user_cache
 from services.process import free_port
-from services.service import Endpoint, Service, ServiceError, apt_install, exclusive
+from services.service import Endpoint, Service, ServiceError, exclusive
 
 VERSION = "1.36.3"
+# Older ones, as distributions have them, cannot do what a watch asks for.
+ETCD_VERSION = "3.6.8"
 _MODULE = "k8s.io/kubernetes"
-_PROGRAM = f"{_MODULE}/cmd/kube-apiserver"
+_SERVER = f"{_MODULE}/cmd/kube-apiserver"
+_ETCD = "go.etcd.io/etcd/server/v3"
 _STAGED = "=> ./staging/"
 _STAMP = "k8s.io/component-base/version.gitVersion"
 
@@ -110,12 +112,10 @@ class Kube(Service):
     start_timeout: ClassVar[float] = 120
 
     def install(self) -> None:
-        """Take etcd from the distribution, build the API server unless that has been done."""
-        if shutil.which("etcd") is None:
-            apt_install("etcd-server")
-        with exclusive(user_cache() / "kube-apiserver.lock"):
-            if not program().exists():
-                build(program())
+        """Build both programs unless that has been done."""
+        with exclusive(user_cache() / "kube.lock"):
+            if not (server_program().exists() and etcd_program().exists()):
+                build()
 
     def prepare(self, endpoint: Endpoint) -> None:
         """Write the keys, and the one token that is there from the start."""
@@ -140,13 +140,13 @@ class Kube(Service):
         etcd_url = f"http://127.0.0.1:{etcd}"
         peer_url = f"http://127.0.0.1:{peers}"
         store = [
-            *(shutil.which("etcd") or "etcd", "--data-dir", str(home / "etcd")),
+            *(str(etcd_program()), "--data-dir", str(home / "etcd")),
             *("--listen-client-urls", etcd_url, "--advertise-client-urls", etcd_url),
             *("--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url),
             *("--initial-cluster", f"default={peer_url}", "--unsafe-no-fsync"),
         ]
         server = [
-            str(program()),
+            str(server_program()),
             f"--etcd-servers={etcd_url}",
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
@@ -176,13 +176,18 @@ class Kube(Service):
         self.client(endpoint).call("GET", "/api/v1/namespaces/default")
 
 
-def program() -> Path:
+def server_program() -> Path:
     """Where the built server is kept, for all checkouts of this user."""
     return user_cache() / f"kube-apiserver-{VERSION}"
 
 
-def build(target: Path) -> None:
-    """Build the API server as a module of its own; its staged modules are pinned to its version."""
+def etcd_program() -> Path:
+    """Where its store is kept."""
+    return user_cache() / f"etcd-{ETCD_VERSION}"
+
+
+def build() -> None:
+    """Build both in one module of our own; the staged modules are pinned to the version."""
     compiler = go()
     staged = f"v0.{VERSION.partition('.')[2]}"
     with TemporaryDirectory(prefix="ematix-kube-") as folder:
@@ -193,12 +198,13 @@ def build(target: Path) -> None:
         names = [line.split()[0] for line in lines if _STAGED in line]
         pinned = [f"-replace={name}={name}@{staged}" for name in names]
         run([compiler, "mod", "edit", f"-require={_MODULE}@v{VERSION}", *pinned], work)
-        run([compiler, "get", f"{_PROGRAM}@v{VERSION}"], work)
+        run([compiler, "get", f"{_SERVER}@v{VERSION}", f"{_ETCD}@v{ETCD_VERSION}"], work)
         flags = f"-s -w -X {_STAMP}=v{VERSION}"
-        fresh = target.with_suffix(".new")
-        # It takes minutes, beside tests that have the machine for themselves otherwise.
-        run(["nice", compiler, "build", "-ldflags", flags, "-o", str(fresh), _PROGRAM], work)
-        fresh.replace(target)
+        for package, target in ((_ETCD, etcd_program()), (_SERVER, server_program())):
+            fresh = target.with_suffix(".new")
+            # It takes minutes, beside tests that have the machine for themselves otherwise.
+            run(["nice", compiler, "build", "-ldflags", flags, "-o", str(fresh), package], work)
+            fresh.replace(target)
 
 
 def run(command: list[str], folder: Path) -> str:

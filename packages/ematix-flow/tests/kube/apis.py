@@ -10,6 +10,7 @@ from ematix_flow.engine import gateway as gateways
 from ematix_flow.engine.classic import plan_for, start_host
 from ematix_flow.engine.kube_api import KubeApi
 from ematix_flow.engine.kube_pods import pod_conf
+from ematix_flow.engine.session import open_now
 from ematix_flow.engine.settings import derive
 from ematix_flow.engine.workspace import Workspace
 
@@ -18,12 +19,16 @@ from .conftest import Project
 
 @contextmanager
 def jvm() -> Iterator[Any]:
-    """The gateway to a JVM with Spark's classes."""
+    """The gateway to a JVM with Spark's classes; a process can have one of them."""
+    engine = open_now()
+    if engine is not None:
+        engine.stop()
     settings = derive()
     host = start_host(settings, plan_for(settings))
     try:
         gateways.load_pyspark()
         host.gateway = gateways.connect(*host.jvm.gateway())
+        gateways.hold(host.gateway)
         yield host.gateway
     finally:
         gateways.forget(host.gateway)

@@ -76,7 +76,7 @@ class Project:
 
     def write(self, **changed: str) -> None:
         """The project file; a setting that is empty is left out."""
-        lines = [f'{key} = "{value}"' for key, value in self.settings(**changed).items() if value]
+        lines = [f'"{key}" = "{value}"' for key, value in self.settings(**changed).items() if value]
         (self.folder / ".ematix-flow.toml").write_text("\n".join(["[spark]", *lines, ""]))
 
     def left(self) -> dict[str, list[str]]:

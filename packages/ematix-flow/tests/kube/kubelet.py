@@ -36,9 +36,14 @@ class Container:
     told: bool = False
     asked_to_end: float | None = None
 
-    def signal(self, number: signal.Signals) -> None:
+    def ask_to_end(self) -> None:
+        self.asked_to_end = time.monotonic()
+        self.process.terminate()
+
+    def kill(self) -> None:
+        """With all that it has started."""
         if self.process.poll() is None:
-            os.killpg(self.process.pid, number)
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 @dataclass
@@ -69,8 +74,12 @@ class Kubelet:
         self._stopped.set()
         self._thread.join()
         for container in self.containers.values():
-            container.signal(signal.SIGKILL)
+            container.kill()
             container.process.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what has stopped it, if anything has."""
         if self._trouble is not None:
             raise self._trouble
 
@@ -109,7 +118,7 @@ class Kubelet:
                     raise
         for uid, container in self.containers.items():
             if uid not in there:
-                container.signal(signal.SIGKILL)
+                container.kill()
 
     def _tend(self, uid: str, pod: dict[str, Any]) -> None:
         name = pod["metadata"]["name"]
@@ -127,7 +136,7 @@ class Kubelet:
 
     def _begin(self, uid: str, pod: dict[str, Any]) -> None:
         name = pod["metadata"]["name"]
-        if not pod["metadata"]["labels"].get("spark-role"):
+        if not pod["metadata"].get("labels"):
             # A pod that only has to be there.
             self._tell(name, "Running", {"running": {}})
             return
@@ -218,9 +227,8 @@ class Kubelet:
         if container is not None and container.process.poll() is None:
             now = time.monotonic()
             if container.asked_to_end is None:
-                container.asked_to_end = now
-                container.signal(signal.SIGTERM)
+                container.ask_to_end()
             elif now - container.asked_to_end > 10:
-                container.signal(signal.SIGKILL)
+                container.kill()
             return
         self.kube.call("DELETE", f"{self._path('pods', name)}?gracePeriodSeconds=0")

@@ -47,13 +47,14 @@ def gate(tmp_path: Path) -> Gate:
     return Gate(tmp_path / "gate")
 
 
-def held(running: Running, gate: Gate, pods: int) -> None:
+def held(running: Running, gate: Gate, kubelet: Kubelet, pods: int) -> None:
     """Wait until so many pods hold a task of the load."""
-    wait_until(
-        lambda: len(gate.hosts) >= pods or running._outcome is not None,
-        what="all pods are at work",
-        seconds=120,
-    )
+
+    def settled() -> bool:
+        kubelet.check()
+        return len(gate.hosts) >= pods or running._outcome is not None
+
+    wait_until(settled, what="all pods are at work", seconds=90)
     if running._outcome is not None:
         running.result()
 
@@ -76,7 +77,7 @@ def test_a_load_of_which_a_pod_is_lost(
     )
     expected = work.fill(databases[0])
     running = Running(work.pipeline(module, gate, [], master=project.master))
-    held(running, gate, 2)
+    held(running, gate, kubelet, 2)
 
     pods = [p for p in project.items("pods") if p["metadata"]["name"] != "driver"]
     assert len(pods) == 2
@@ -87,7 +88,7 @@ def test_a_load_of_which_a_pod_is_lost(
         check_pod(pod, secret, made)
 
     lost, kept = sorted(gate.hosts)
-    path = f"/api/v1/namespaces/{project.namespace}/pods/{lost}"
+    path = f"/api/v1/namespaces/{project.namespace}/pods/{lost}?gracePeriodSeconds=0"
     project.kube.call("DELETE", path)
     wait_until(lambda: len(gate.hosts) == 3, what="another pod takes its place", seconds=90)
     gate.open()
@@ -221,8 +222,11 @@ def test_a_driver_that_is_killed(
         driver.wait()
     wait_until(lambda: kubelet.running == [], what="the executor ends", seconds=60)
     if with_jvm:
-        phases = [pod["status"]["phase"] for pod in project.items("pods")]
-        assert phases in (["Failed"], ["Succeeded"])
+        ended = (["Failed"], ["Succeeded"])
+        wait_until(
+            lambda: [pod["status"]["phase"] for pod in project.items("pods")] in ended,
+            what="its end is told",
+        )
         sweep(project)
     wait_until(lambda: project.items("pods") == [], what="the pod is gone")
     assert work.loaded(databases[1]) == []

@@ -96,6 +96,8 @@ def executor_command(environment: Mapping[str, str], java: Java, logging: Path) 
     return [
         str(java.executable),
         *options,
+        # Only so does Spark look for its secret in a file.
+        "-Dspark.master=k8s://",
         f"-Xmx{environment.get('SPARK_EXECUTOR_MEMORY', '1g')}",
         f"-Dlog4j2.configurationFile={logging.as_uri()}",
         "-cp",

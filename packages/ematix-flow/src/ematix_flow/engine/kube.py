@@ -59,7 +59,7 @@ class KubeEngine(SpreadEngine):
         self._timeout = pod_timeout()
         self._lost: str | None = None
         self._ended = threading.Event()
-        self._watching = threading.Thread(target=self._watch, name="ematix-pods", daemon=True)
+        self._watching = threading.Thread(target=self._watch, name="ematix-executors", daemon=True)
 
     @property
     def alive(self) -> bool:
@@ -86,12 +86,11 @@ class KubeEngine(SpreadEngine):
         """Go on when the executors are there, or one of them and the others do not come."""
         deadline = time.monotonic() + self._timeout
         while True:
-            hopeless = [state for state in self._pods.look() if state.is_hopeless]
             there = self._executors()
             if there >= self._wanted:
                 break
-            if hopeless and not there:
-                raise _not_up(hopeless[0])
+            if self._pods.hopeless and not there:
+                raise _not_up(self._pods.hopeless[0])
             now = time.monotonic()
             if there:
                 deadline = min(deadline, now + _LATECOMERS_SECONDS)
@@ -126,12 +125,11 @@ class KubeEngine(SpreadEngine):
         return len(tracker.getExecutorInfos()) - 1
 
     def _watch(self) -> None:
-        """Keep account of the pods, and stop what would wait for ever for one."""
+        """Stop what would wait for ever for a pod."""
         seen = time.monotonic()
         while not self._ended.wait(1.0):
-            # The API may be away for a while, and the session on its way out.
+            # The session may be on its way out.
             with contextlib.suppress(Exception):
-                self._pods.look()
                 if self._executors() > 0:
                     seen = time.monotonic()
             if time.monotonic() - seen > self._timeout:
@@ -146,12 +144,12 @@ class KubeEngine(SpreadEngine):
         self._ended.set()
         if self._watching.is_alive():
             self._watching.join()
-        if self._host is not None and self._host.jvm.alive:
-            # While there is a JVM to ask.
-            with contextlib.suppress(Exception):
+        # While there is a JVM to ask.
+        with contextlib.suppress(Exception):
+            if self._host is not None and self._host.jvm.alive:
                 self._spark.stop()
-            with contextlib.suppress(Exception):
-                self._pods.remove()
+        with contextlib.suppress(Exception):
+            self._pods.remove()
         super().stop(seconds=seconds)
 
 
@@ -172,6 +170,7 @@ def launch_on_kubernetes(settings: EngineSettings) -> KubeEngine:
     try:
         gateways.load_pyspark()
         host.gateway = gateways.connect(*host.jvm.gateway())
+        gateways.hold(host.gateway)
         secret = secrets.token_bytes(32)
         conf = {
             **context_conf(settings, warehouse=host.workspace.path / "warehouse"),
@@ -191,6 +190,7 @@ def launch_on_kubernetes(settings: EngineSettings) -> KubeEngine:
         if inside is not None:
             conf["spark.kubernetes.driver.pod.name"] = inside
         pods.keep_secret(secret, inside)
+        pods.watch()
         spark = gateways.open_session(host.gateway, conf, python=WORKER_PYTHON)
         engine = KubeEngine(spark, settings, host=host, pods=pods, wanted=wanted)
         engine.begin()
@@ -202,7 +202,7 @@ def launch_on_kubernetes(settings: EngineSettings) -> KubeEngine:
         if engine is not None:
             engine.stop()
         else:
-            if pods is not None and host.jvm.alive:
+            if pods is not None:
                 with contextlib.suppress(Exception):
                     pods.remove()
             if host.gateway is not None:

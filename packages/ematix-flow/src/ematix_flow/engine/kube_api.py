@@ -93,6 +93,9 @@ class KubeApi:
             )
         except Exception as error:
             raise self._refusal(error, "pods") from error
+        finally:
+            # It would be that of all sessions of this JVM.
+            profiles.clearDefaultProfile()
         as_json = getattr(self._jvm, "io.fabric8.kubernetes.client.utils.Serialization").asJson
         pod: dict[str, Any] = json.loads(as_json(made.pod().pod()))
         container = json.loads(as_json(made.pod().container()))

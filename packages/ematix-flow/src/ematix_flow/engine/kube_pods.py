@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -48,6 +49,7 @@ _HOPELESS = frozenset(
     }
 )
 _LONGEST = 400
+_PAUSE = 0.2
 _FORGOTTEN = timedelta(hours=1)
 
 
@@ -92,8 +94,11 @@ class PodState:
 
 def _last_word(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    telling = [line for line in lines if line.startswith("flow-worker: error: ")]
-    return (telling or lines or [""])[-1].removeprefix("flow-worker: error: ")
+    for beginning in ("flow-worker: error: ", "Caused by: "):
+        telling = [line for line in lines if line.startswith(beginning)]
+        if telling:
+            return telling[-1].removeprefix(beginning)
+    return lines[-1] if lines else ""
 
 
 class Pods:
@@ -104,7 +109,14 @@ class Pods:
         self._run = run
         self._secret: dict[str, Any] | None = None
         self._owners: set[str] = set()
+        self._stopped = threading.Event()
+        self._watching = threading.Thread(target=self._watch, name="ematix-pods", daemon=True)
         self.seen: dict[str, PodState] = {}
+
+    @property
+    def hopeless(self) -> list[PodState]:
+        """Those that have ended, or will never begin."""
+        return [state for state in self.seen.values() if state.is_hopeless]
 
     @property
     def trouble(self) -> PodState | None:
@@ -133,20 +145,32 @@ class Pods:
         }
         self._api.call("POST", "secrets", self._secret)
 
-    def look(self) -> list[PodState]:
-        """All pods that there are now; new ones become owners of the secret."""
+    def watch(self) -> None:
+        """Keep account of the pods from now on: Spark removes at once what has failed."""
+        self._watching.start()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(_PAUSE):
+            # The API may be away for a while.
+            with contextlib.suppress(Exception):
+                self.look()
+
+    def look(self) -> None:
+        """See how the pods are; new ones become owners of the secret."""
         states = [PodState.read(pod) for pod in self._api.pods(f"{_RUN}={self._run}")]
-        self.seen.update((state.name, state) for state in states)
+        self.seen = {**self.seen, **{state.name: state for state in states}}
         fresh = [state for state in states if state.uid not in self._owners]
         if fresh and self._secret is not None:
             owners = self._secret["metadata"]["ownerReferences"]
             owners.extend(_owner(state.name, state.uid) for state in fresh)
             self._owners.update(state.uid for state in fresh)
             self._api.call("PUT", f"secrets/{secret_name(self._run)}", self._secret)
-        return states
 
     def remove(self) -> None:
         """Take away all that is left; what cannot be is told of."""
+        self._stopped.set()
+        if self._watching.is_alive():
+            self._watching.join()
         doomed = [f"pods?labelSelector={_RUN}%3D{self._run}"]
         if self._secret is not None:
             doomed.append(f"secrets/{secret_name(self._run)}")
@@ -207,6 +231,9 @@ def pod_conf(
         "spark.executor.memoryOverheadFactor": "0.4",
         "spark.kubernetes.namespace": _own_namespace() or "default",
         "spark.kubernetes.executor.disableConfigMap": "true",
+        # We wait for executors ourselves, and see why they do not come.
+        "spark.scheduler.minRegisteredResourcesRatio": "0",
+        "spark.executor.maxNumFailures": "20",
         **given,
         "spark.kubernetes.executor.podNamePrefix": secret_name(run),
         f"spark.kubernetes.executor.label.{_MANAGER}": "ematix-flow",
@@ -214,6 +241,8 @@ def pod_conf(
         f"spark.kubernetes.executor.secrets.{secret_name(run)}": _SECRET_FOLDER,
         "spark.authenticate": "true",
         "spark.authenticate.secret.driver.file": str(held),
+        # The first for an executor's first question, the second for all that follow.
+        "spark.authenticate.secret.file": f"{_SECRET_FOLDER}/{_SECRET_KEY}",
         "spark.authenticate.secret.executor.file": f"{_SECRET_FOLDER}/{_SECRET_KEY}",
         "spark.network.crypto.enabled": "true",
         "spark.network.crypto.authEngineVersion": "2",

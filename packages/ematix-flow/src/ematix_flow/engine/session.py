@@ -69,7 +69,8 @@ class _Process:
 
     def open(self, settings: EngineSettings) -> Engine:
         with self._lock:
-            if self._coming is not None and self._settings != settings:
+            known = self._settings
+            if self._coming is not None and known is not None and not _are_alike(known, settings):
                 # It was asked for too early: whether it came up is of no concern any more.
                 with contextlib.suppress(Exception):
                     self._receive()
@@ -77,7 +78,7 @@ class _Process:
             if self._engine is not None and self._engine.alive:
                 if self._settings == settings:
                     return self._engine
-                if self._settings is not None and _differ_in_jars_only(self._settings, settings):
+                if self._settings is not None and _are_alike(self._settings, settings):
                     self._engine.require_jars(settings.jars)
                     return self._engine
                 if _is_busy(self._engine):
@@ -327,7 +328,8 @@ def _open(settings: EngineSettings) -> Engine:
     return launch(settings)
 
 
-def _differ_in_jars_only(one: EngineSettings, other: EngineSettings) -> bool:
+def _are_alike(one: EngineSettings, other: EngineSettings) -> bool:
+    """Whether one engine serves both: jars can be added."""
     return dataclasses.replace(one, jars=()) == dataclasses.replace(other, jars=())
 
 
