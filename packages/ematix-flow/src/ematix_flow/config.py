@@ -37,8 +37,13 @@ _NOT_SPARKS = {
     "spark.app.": "leave it out",
     "spark.sql.": "leave it out: it would change what a pipeline does",
     "spark.submit.": "leave it out",
+    "spark.jars": "leave it out: connectors bring theirs",
+    "spark.spark.": "leave out the spark. in front: [spark] stands for it",
 }
-_PLAIN_SECRET = re.compile(r"(secret|password|token|(secret|access|private)[._]?key)$", re.I)
+_PLAIN_SECRET = re.compile(
+    r"(secret|password|token|(secret|access|private)[._]?key)$|account[._]?key", re.IGNORECASE
+)
+_COUNTS = ("spark.executor.instances", "spark.executor.cores")
 # Names of secrets, and of their keys, that Kubernetes holds.
 _REFERENCES = ("spark.kubernetes.executor.secrets.", "spark.kubernetes.executor.secretKeyRef.")
 
@@ -119,7 +124,7 @@ def placement_of(pipeline: str | None, declared: Placement) -> Placement:
     """Where a pipeline runs: the environment, its own table in TOML, its declaration, the project.
 
     The first that names an engine decides about that, the first that names peers or a master
-    about those, and the first that names a secret for the master about that.
+    about those. A secret counts if nobody before it has named a master.
     """
     placed = _from_environment()
     if pipeline is not None:
@@ -167,6 +172,10 @@ def spark_settings() -> dict[str, str]:
                 fix="correct it",
             )
         found[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        if key in _COUNTS and not (found[key].isdecimal() and int(found[key])):
+            raise ConfigError(
+                f"{path}: {key} in [spark] must be a whole number", fix="write 1 or more"
+            )
     return found
 
 
@@ -230,8 +239,10 @@ def _placed(table: Mapping[str, Any], where: str) -> Placement:
 
 def _first(*placed: Placement) -> Placement:
     named = next((p for p in placed if p.engine is not None), Placement())
-    where = next((p for p in placed if p.peers or p.master), Placement())
-    secret = next((p.secret for p in placed if p.secret), None)
+    where = next((p for p in placed if p.peers or p.master), placed[-1])
+    # A secret is for the cluster that is named beside it, or after.
+    beside = placed[: placed.index(where) + 1]
+    secret = next((p.secret for p in beside if p.secret), None)
     return Placement(named.engine, where.peers, where.master, secret, named.engine_by)
 
 

@@ -86,7 +86,7 @@ def test_an_image_of_other_versions(pipeline: Pipeline, project: Project, tmp_pa
 def test_pods_that_nobody_runs(
     pipeline: Pipeline, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("EMATIX_FLOW_POD_TIMEOUT", "3")
+    monkeypatch.setenv("EMATIX_FLOW_POD_TIMEOUT", "12")
     said = refused(pipeline, project)
-    assert re.search(r"pod \S+-exec-\d is pending, and was not up within 3 seconds", said), said
+    assert re.search(r"pod \S+-exec-\d is pending, and was not up within 12 seconds", said), said
     assert project.left() == {}

@@ -40,9 +40,9 @@ from ematix_flow.backends.mysql_types import (
 from ematix_flow.backends.mysql_windows import windows_apart
 from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.backends.sql_session import Session
+from ematix_flow.backends.visibility import is_elsewhere
 from ematix_flow.change import CHANGES, CURRENT, INCOMING, SIDE, SIDE_CHANGES, Revise
 from ematix_flow.connections import MySQLConnection
-from ematix_flow.engine.placing import current_place
 from ematix_flow.engine.session import configured, slots
 from ematix_flow.errors import ConfigError, EmatixError, Transient, Unsupported
 from ematix_flow.model import Table, TableName
@@ -415,8 +415,7 @@ class MySQL(SqlBackend):
 
     def how_read(self, query: SourceQuery) -> str:
         """In how many parts Spark would read the query, or why in one."""
-        place = current_place()
-        spread = place is not None and place.is_distributed
+        spread = bool(is_elsewhere())
         with self.session(read_only=True) as session:
             return in_parts(self, session, query, slots(configured()), spread=spread).how
 

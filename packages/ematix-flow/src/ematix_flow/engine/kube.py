@@ -28,7 +28,7 @@ from ematix_flow.engine.peer_protocol import WORKER_PYTHON
 from ematix_flow.engine.protocol import Job
 from ematix_flow.engine.settings import EngineSettings, context_conf, shuffle_partitions
 from ematix_flow.engine.spark_worker import programs
-from ematix_flow.engine.spread import SpreadEngine, executor_conf, own_address
+from ematix_flow.engine.spread import SpreadEngine, driver_address, executor_conf, own_address
 from ematix_flow.errors import EmatixError, EngineError
 
 if TYPE_CHECKING:
@@ -86,7 +86,13 @@ class KubeEngine(SpreadEngine):
         """Go on when the executors are there, or one of them and the others do not come."""
         deadline = time.monotonic() + self._timeout
         while True:
-            there = self._executors()
+            try:
+                there = self._executors()
+            except Exception as error:
+                # Spark gives up, with its JVM, when executors fail again and again.
+                if not self._pods.hopeless:
+                    raise
+                raise _not_up(self._pods.hopeless[0]) from error
             if there >= self._wanted:
                 break
             if self._pods.hopeless and not there:
@@ -232,7 +238,7 @@ def _driver_address(master: str, given: dict[str, str]) -> dict[str, str]:
         return {}
     server = urlsplit(master.removeprefix("k8s://"))
     here = own_address(server.hostname or "", server.port or _HTTPS_PORT)
-    return {"spark.driver.host": here, "spark.driver.bindAddress": here}
+    return driver_address(here)
 
 
 def _not_up(state: PodState) -> EngineError:

@@ -49,6 +49,7 @@ _HOPELESS = frozenset(
     }
 )
 _LONGEST = 400
+_GONE = 404
 _PAUSE = 0.2
 _FORGOTTEN = timedelta(hours=1)
 
@@ -161,10 +162,20 @@ class Pods:
         self.seen = {**self.seen, **{state.name: state for state in states}}
         fresh = [state for state in states if state.uid not in self._owners]
         if fresh and self._secret is not None:
-            owners = self._secret["metadata"]["ownerReferences"]
-            owners.extend(_owner(state.name, state.uid) for state in fresh)
+            meta = self._secret["metadata"]
+            owners = [*meta["ownerReferences"], *(_owner(s.name, s.uid) for s in fresh)]
+            self._share({**self._secret, "metadata": {**meta, "ownerReferences": owners}})
+            meta["ownerReferences"] = owners
             self._owners.update(state.uid for state in fresh)
-            self._api.call("PUT", f"secrets/{secret_name(self._run)}", self._secret)
+
+    def _share(self, secret: dict[str, Any]) -> None:
+        """Make the secret what it is to be; with its last owner the cluster removes it."""
+        try:
+            self._api.call("PUT", f"secrets/{secret_name(self._run)}", secret)
+        except KubeRefusal as refusal:
+            if refusal.status != _GONE:
+                raise
+            self._api.call("POST", "secrets", secret)
 
     def remove(self) -> None:
         """Take away all that is left; what cannot be is told of."""
@@ -178,13 +189,13 @@ class Pods:
             try:
                 self._api.call("DELETE", path)
             except KubeRefusal as refusal:
-                if refusal.status != 404:  # noqa: PLR2004 - gone already
+                if refusal.status != _GONE:
                     logger.warning("left behind in namespace %s: %s", self._api.namespace, refusal)
 
     def sweep(self, older_than: timedelta = _FORGOTTEN) -> None:
         """Take away pods that have ended, of runs whose driver was killed with its JVM."""
         limit = datetime.now(timezone.utc) - older_than
-        for pod in self._api.pods(_OURS):
+        for pod in self._api.pods(f"{_OURS},{_RUN}"):
             meta = pod["metadata"]
             made = datetime.fromisoformat(meta["creationTimestamp"].replace("Z", "+00:00"))
             over = pod.get("status", {}).get("phase") in ("Failed", "Succeeded")

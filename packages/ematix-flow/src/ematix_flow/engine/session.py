@@ -220,8 +220,11 @@ def _distributed(place: Place, needs: Sequence[str]) -> EngineSettings:
 def slots(settings: EngineSettings) -> int:
     """How many tasks run at once: those of all machines that take part, if they are known."""
     engine, place = current_engine(), current_place()
-    told = place.cores if engine is None and place is not None else None
-    return int(getattr(engine, "slots", told or settings.cores))
+    if place is None or not place.is_distributed:
+        return settings.cores
+    if engine is not None and hasattr(engine, "slots"):
+        return int(engine.slots)
+    return place.cores or settings.cores
 
 
 @contextlib.contextmanager
