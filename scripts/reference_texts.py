@@ -78,8 +78,7 @@ OPTIONS = {
     "`EMATIX_FLOW_ENGINE`.",
     "peers": "`flow-worker` processes to spread the run over: `https://host:port`, "
     "`dns://host:port`, `k8s://service.namespace:port`.",
-    "master": "An existing cluster: `spark://…`, `k8s://https://…`; untested yet: `sc://…`, "
-    "`yarn`.",
+    "master": "An existing cluster: `spark://…`, `sc://…`, `k8s://https://…`; untested: `yarn`.",
 }
 
 _SERVER = "Where the server is, when there is no `url`."
@@ -149,13 +148,14 @@ SETTINGS = {
     "EMATIX_FLOW_HOME": "Your own folder instead of `~/.ematix-flow`.",
     "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`.",
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
-    "EMATIX_FLOW_SPARK_REMOTE": "A Spark Connect server (`sc://…`) instead of embedded "
-    "Spark; peers, a master and Sail win over it.",
     "EMATIX_FLOW_ENGINE": "`local`: Spark in this process, whatever else is up; `auto`: the warm "
     "engine of this folder when there is one that fits (the default); `sail`: Sail, for what it "
-    "does as Spark does (see the how-to *Run without Java*); `distributed`: on peers.",
+    "does as Spark does (see the how-to *Run without Java*); `distributed`: on peers or a master.",
     "EMATIX_FLOW_PEERS": "Addresses of peers, with commas between them; wins over declarations.",
-    "EMATIX_FLOW_MASTER": "An existing Spark cluster; wins over declarations.",
+    "EMATIX_FLOW_MASTER": "An existing Spark cluster, `spark://…` or `k8s://https://…`, or "
+    "Spark Connect server, `sc://…`; wins over declarations.",
+    "EMATIX_FLOW_MASTER_SECRET": "The secret that a standalone cluster asks for, or the token of a "
+    "Spark Connect server.",
     "EMATIX_FLOW_PEER_TIMEOUT": "Seconds that a silent peer, or a silent driver, is waited for: "
     "30 if not set.",
     "EMATIX_FLOW_POD_TIMEOUT": "Seconds that executor pods may take to come up on Kubernetes, and "
@@ -175,12 +175,15 @@ TOML_KEYS = {
     "project.run_log": "The run log of this project, a path or a URL.",
     "project.engine": "`auto`, `local`, `sail` or `distributed`, as `EMATIX_FLOW_ENGINE`.",
     "project.peers": "A list of addresses of peers.",
-    "project.master": "An existing Spark cluster.",
+    "project.master": "An existing Spark cluster or Spark Connect server.",
+    "project.master_secret": "Its secret or token, best as a reference: `${SPARK_SECRET}`.",
     "project.tls": "`cert`, `key` and `ca`: files for mutual TLS with peers.",
-    "transform": "`engine`, `peers` and `master`, as in `project`, over which it wins.",
-    "pipelines.<name>": "`engine`, `peers` and `master` of one pipeline, over whose declaration "
-    "it wins.",
-    "spark": "Settings of Spark on a cluster that `master` names, without the `spark.` in front: "
+    "transform": "`engine`, `peers`, `master` and `master_secret`, as in `project`, over which it "
+    "wins.",
+    "pipelines.<name>": "`engine`, `peers`, `master` and `master_secret` of one pipeline, over "
+    "whose declaration it wins.",
+    "spark": "Settings of Spark on a cluster that `master` names by `spark://` or `k8s://`, "
+    "without the `spark.` in front: "
     '`executor.memory = "4g"`.',
     "connections.<name>": "A connection: its `kind` and fields, or just `url`.",
 }

@@ -55,7 +55,7 @@ def engine() -> Iterator[Engine]:
     from ematix_flow.engine.settings import derive
 
     with quick_java():
-        settings = derive(jars=("postgres",), remote=setting("SPARK_REMOTE"))
+        settings = derive(jars=("postgres",), remote=setting("MASTER"))
         if setting("ENGINE") == SAIL:
             settings = replace(derive(), sail=True)
         opened = open_engine(settings)

@@ -28,7 +28,7 @@ _PREFIX = "EMATIX_FLOW_"
 LOCAL, SAIL, DISTRIBUTED = "local", "sail", "distributed"
 ENGINES = ("auto", LOCAL, SAIL, DISTRIBUTED)
 ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
-_PLACEMENT_KEYS = ("engine", "peers", "master")
+_PLACEMENT_KEYS = ("engine", "peers", "master", "master_secret")
 _PROJECT_KEYS = ("modules", "run_log", "tls", *_PLACEMENT_KEYS)
 _TLS_KEYS = ("cert", "key", "ca")
 # Settings of Spark that are not the user's to make, by how they begin, and what to do instead.
@@ -37,8 +37,13 @@ _NOT_SPARKS = {
     "spark.app.": "leave it out",
     "spark.sql.": "leave it out: it would change what a pipeline does",
     "spark.submit.": "leave it out",
+    "spark.jars": "leave it out: connectors bring theirs",
+    "spark.spark.": "leave out the spark. in front: [spark] stands for it",
 }
-_PLAIN_SECRET = re.compile(r"(secret|password|token|(secret|access|private)[._]?key)$", re.I)
+_PLAIN_SECRET = re.compile(
+    r"(secret|password|token|(secret|access|private)[._]?key)$|account[._]?key", re.IGNORECASE
+)
+_COUNTS = ("spark.executor.instances", "spark.executor.cores")
 # Names of secrets, and of their keys, that Kubernetes holds.
 _REFERENCES = ("spark.kubernetes.executor.secrets.", "spark.kubernetes.executor.secretKeyRef.")
 
@@ -118,8 +123,8 @@ def engine_choice() -> str:
 def placement_of(pipeline: str | None, declared: Placement) -> Placement:
     """Where a pipeline runs: the environment, its own table in TOML, its declaration, the project.
 
-    The first that names an engine decides about that, and the first that names peers or a master
-    about those.
+    The first that names an engine decides about that, the first that names peers or a master
+    about those. A secret counts if nobody before it has named a master.
     """
     placed = _from_environment()
     if pipeline is not None:
@@ -167,6 +172,10 @@ def spark_settings() -> dict[str, str]:
                 fix="correct it",
             )
         found[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        if key in _COUNTS and not (found[key].isdecimal() and int(found[key])):
+            raise ConfigError(
+                f"{path}: {key} in [spark] must be a whole number", fix="write 1 or more"
+            )
     return found
 
 
@@ -189,21 +198,21 @@ def tls_files() -> TlsFiles | None:
 
 
 def _from_environment() -> Placement:
-    named, peers, master = setting("ENGINE"), setting("PEERS"), setting("MASTER")
-    given: dict[str, object] = {"engine": named, "master": master}
+    given: dict[str, object] = {key: setting(key.upper()) for key in _PLACEMENT_KEYS}
+    peers = setting("PEERS")
     if peers is not None:
         given["peers"] = [address.strip() for address in peers.split(",") if address.strip()]
     return _placed({k: v for k, v in given.items() if v is not None}, "")
 
 
 def _placed(table: Mapping[str, Any], where: str) -> Placement:
-    """``engine``, ``peers`` and ``master`` of one place, checked."""
+    """``engine``, ``peers``, ``master`` and its secret, of one place and checked."""
 
     def place(key: str) -> str:
         return f"{key} in {where.partition(': ')[2]}" if where else f"{_PREFIX}{key.upper()}"
 
     prefix = f"{where.partition(': ')[0]}: " if where else ""
-    engine, peers, master = (table.get(key) for key in _PLACEMENT_KEYS)
+    engine, peers, master, secret = (table.get(key) for key in _PLACEMENT_KEYS)
     if engine is not None and engine not in ENGINES:
         *most, last = ENGINES
         raise ConfigError(
@@ -212,16 +221,17 @@ def _placed(table: Mapping[str, Any], where: str) -> Placement:
     try:
         if peers is not None and not isinstance(peers, list):
             raise ConfigError(f"{place('peers')} must be a list", fix='write ["https://host:port"]')
+        for key in ("master", "master_secret"):
+            if not isinstance(table.get(key), str | None):
+                raise ConfigError(f"{place(key)} must be a text", fix="correct it")
         if master is not None:
-            if not isinstance(master, str):
-                raise ConfigError(f"{place('master')} must be a text", fix="correct it")
             check_master(master)
         if peers and master:
             raise ConfigError(
                 f"both {place('peers')} and {place('master')} are given", fix="keep one of them"
             )
         by = f"{place('engine')} of {PROJECT_FILE}" if where else f"{ENGINE_VARIABLE} or --engine"
-        return Placement(engine, check_peers(peers or ()), master, by)
+        return Placement(engine, check_peers(peers or ()), master, secret, by)
     except ConfigError as error:
         error.what = f"{prefix}{error.what}"
         raise
@@ -229,8 +239,11 @@ def _placed(table: Mapping[str, Any], where: str) -> Placement:
 
 def _first(*placed: Placement) -> Placement:
     named = next((p for p in placed if p.engine is not None), Placement())
-    where = next((p for p in placed if p.peers or p.master), Placement())
-    return Placement(named.engine, where.peers, where.master, named.engine_by)
+    where = next((p for p in placed if p.peers or p.master), placed[-1])
+    # A secret is for the cluster that is named beside it, or after.
+    beside = placed[: placed.index(where) + 1]
+    secret = next((p.secret for p in beside if p.secret), None)
+    return Placement(named.engine, where.peers, where.master, secret, named.engine_by)
 
 
 def _tls(path: Path, table: Mapping[str, Any]) -> TlsFiles | None:

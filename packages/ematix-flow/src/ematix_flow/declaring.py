@@ -285,4 +285,4 @@ def placement(given: Mapping[str, Any]) -> Placement:
             f"{option} does not go with engine={engine!r}", fix='use engine="distributed"'
         )
     named = None if engine == "auto" else engine
-    return Placement(named, peers, master, f"engine={engine!r} of the pipeline")
+    return Placement(named, peers, master, engine_by=f"engine={engine!r} of the pipeline")

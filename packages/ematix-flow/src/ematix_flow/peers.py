@@ -31,8 +31,9 @@ class Placement:
 
     engine: str | None = None
     peers: tuple[str, ...] = ()
-    # It may hold a token.
+    # Either may hold a secret, or a reference to one.
     master: str | None = field(default=None, repr=False)
+    secret: str | None = field(default=None, repr=False)
     # In words, who named the engine.
     engine_by: str = field(default="", compare=False)
 
@@ -83,7 +84,22 @@ def check_master(master: str) -> str:
             "master= is not the address of a cluster",
             fix='write "spark://host:port", "sc://host:port", "k8s://https://host:port" or "yarn"',
         )
+    if "@" in master:
+        raise ConfigError(
+            "master= may not hold a user or password",
+            fix="use master_secret, or a file of [spark] for Kubernetes",
+        )
     return master
+
+
+def is_server(master: str | None) -> bool:
+    """Whether it is the address of a Spark Connect server."""
+    return master is not None and master.startswith("sc://")
+
+
+def shown_master(master: str) -> str:
+    """The address without anything that may be secret."""
+    return master if master == "yarn" else master.partition(";")[0].rstrip("/")
 
 
 def resolved(addresses: Sequence[str], lookup: Lookup | None = None) -> tuple[Peer, ...]:

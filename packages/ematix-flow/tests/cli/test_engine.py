@@ -147,7 +147,7 @@ class Shop:
     home: Path
 
     def environment(self, **more: str) -> dict[str, str]:
-        own = ("EMATIX_FLOW_HOME", "EMATIX_FLOW_ENGINE", "EMATIX_FLOW_SPARK_REMOTE", "SHOP")
+        own = ("EMATIX_FLOW_HOME", "EMATIX_FLOW_ENGINE", "EMATIX_FLOW_MASTER", "SHOP")
         kept = {k: v for k, v in os.environ.items() if k not in own and not k.startswith("SPARK_")}
         return {**kept, "EMATIX_FLOW_HOME": str(self.home), **more}
 

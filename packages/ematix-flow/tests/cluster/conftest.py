@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from quick_java import quick_java
 
 from .crew import Worker
 from .network import Authority, Forwarder, Network, network
+from .work import Gate
 
 # Long enough for machines that share two cores with all else.
 TIMEOUT = "20"
+IMPATIENT = "8"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -81,6 +84,37 @@ def driver(driver_variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv(name, value)
     with quick_java():
         yield
+
+
+@pytest.fixture
+def impatient_driver(driver: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that soon gives up a silent peer."""
+    monkeypatch.setenv("EMATIX_FLOW_PEER_TIMEOUT", IMPATIENT)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path / "gate")
+
+
+@pytest.fixture
+def crew(machines: Network, authority: Authority, tmp_path: Path) -> Iterator[list[Worker]]:
+    """Workers of the test's own, on other ports than those that the other tests share."""
+    held = [
+        Worker(machine, authority.sign(machine.address), tmp_path / machine.namespace, port=9100)
+        for machine in machines.machines[:2]
+    ]
+    try:
+        with quick_java():
+            for worker in held:
+                worker.start()
+        yield held
+    finally:
+        for machine in machines.machines:
+            machine.plug_in()
+        for worker in held:
+            worker.signal(signal.SIGCONT)
+            worker.stop()
 
 
 @pytest.fixture(scope="session")

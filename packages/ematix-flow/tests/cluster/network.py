@@ -6,6 +6,7 @@ import contextlib
 import os
 import selectors
 import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -121,10 +122,12 @@ class Authority:
 
 
 class Forwarder:
-    """Lets machines of the network reach a server that listens on loopback only."""
+    """Lets machines of the network reach a server, one on loopback or, by TLS, one without it."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._to = ("127.0.0.1", port)
+    def __init__(
+        self, host: str, port: int, *, to: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._to, self._tls = (to, port), tls
         self._listener = socket.create_server((host, 0))
         self.port = int(self._listener.getsockname()[1])
         self._open: set[socket.socket] = set()
@@ -154,6 +157,12 @@ class Forwarder:
             worker.join()
 
     def _relay(self, came: socket.socket) -> None:
+        if self._tls is not None:
+            try:
+                came = self._tls.wrap_socket(came, server_side=True)
+            except OSError:
+                came.close()
+                return
         with came, socket.create_connection(self._to) as went:
             ends = {came: went, went: came}
             self._open |= set(ends)
@@ -165,6 +174,8 @@ class Forwarder:
                         for key, _ in selector.select():
                             here: socket.socket = key.fileobj  # type: ignore[assignment]
                             content = here.recv(1 << 16)
+                            while isinstance(here, ssl.SSLSocket) and here.pending():
+                                content += here.recv(1 << 16)
                             if not content:
                                 return
                             ends[here].sendall(content)

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import duckdb
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,9 +20,11 @@ from ematix_flow.connections import (
     ObjectStoreLocalConnection,
     SQLiteConnection,
 )
+from ematix_flow.engine.placing import Place
 from ematix_flow.engine.session import current_engine, run_session
 from ematix_flow.errors import EngineError, Unsupported
 from ematix_flow.registry import register_connection
+from ematix_flow.run.preview import preview_pipeline
 
 from . import work
 from .crew import Worker, wait_until
@@ -41,11 +44,6 @@ def one_cluster() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     yield from work.user_module(tmp_path_factory.mktemp("mine"))
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    return Gate(tmp_path / "gate")
 
 
 @pytest.fixture
@@ -74,6 +72,37 @@ def test_from_postgres_to_postgres(
     assert work.litter(warehouse) == []
     engine: Any = current_engine()
     assert engine.slots == 3
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_preview_names_the_peers_and_counts_their_cores(
+    origin: str, warehouse: str, module: ModuleType, gate: Gate, peers: list[str]
+) -> None:
+    with psycopg.connect(origin) as connection:
+        connection.execute("CREATE SCHEMA raw")
+        connection.execute(
+            "CREATE TABLE raw.events (event_id bigint PRIMARY KEY, name text NOT NULL)"
+        )
+        connection.execute(
+            "INSERT INTO raw.events SELECT g, repeat(md5(g::text), 4) "
+            "FROM generate_series(1, 200000) g"
+        )
+    pipeline = work.pipeline(module, gate, peers)
+    # Whatever engine this process has open, the peers are asked.
+    assert Place(pipeline.spec).cores == len(peers)
+    shown = preview_pipeline(pipeline.spec)
+    assert (shown.engine, shown.machines) == ("spark", peers)
+    assert str(shown.source_read).startswith(f"in {len(peers)} splits by ")
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_module_that_changes_is_sent_again(
+    origin: str, warehouse: str, peers: list[str], tmp_path: Path
+) -> None:
+    work.fill(origin)
+    with work.changing_module(tmp_path) as changed:
+        for mark in ("first", "second", "third"):
+            assert work.said_by(changed, mark, warehouse, peers=peers) == {mark}
 
 
 @pytest.mark.usefixtures("driver")

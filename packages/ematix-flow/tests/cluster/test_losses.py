@@ -13,55 +13,24 @@ from types import ModuleType
 import pytest
 
 from ematix_flow.engine.session import current_engine
-from quick_java import quick_java
 
 from . import work
+from .conftest import IMPATIENT
 from .crew import Worker, descendants, wait_until
-from .network import Authority, Network
 from .work import Gate, begun
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT = "8"
-
 
 @pytest.fixture
-def driver(
-    driver_variables: dict[str, str], driver: None, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, str]:
-    """A driver of little patience."""
-    monkeypatch.setenv("EMATIX_FLOW_PEER_TIMEOUT", TIMEOUT)
-    return {**driver_variables, "EMATIX_FLOW_PEER_TIMEOUT": TIMEOUT}
+def driver(driver_variables: dict[str, str], impatient_driver: None) -> dict[str, str]:
+    """What such a driver is told."""
+    return {**driver_variables, "EMATIX_FLOW_PEER_TIMEOUT": IMPATIENT}
 
 
 @pytest.fixture
 def module(tmp_path: Path) -> Iterator[ModuleType]:
     yield from work.user_module(tmp_path)
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    return Gate(tmp_path / "gate")
-
-
-@pytest.fixture
-def crew(machines: Network, authority: Authority, tmp_path: Path) -> Iterator[list[Worker]]:
-    """Workers of the test's own, on other ports than those that the other tests share."""
-    held = [
-        Worker(machine, authority.sign(machine.address), tmp_path / machine.namespace, port=9100)
-        for machine in machines.machines[:2]
-    ]
-    try:
-        with quick_java():
-            for worker in held:
-                worker.start()
-        yield held
-    finally:
-        for machine in machines.machines:
-            machine.plug_in()
-        for worker in held:
-            worker.signal(signal.SIGCONT)
-            worker.stop()
 
 
 @pytest.mark.usefixtures("driver")

@@ -47,7 +47,7 @@ def _seen_over_connect(
             ],
             env={
                 **os.environ,
-                "EMATIX_FLOW_SPARK_REMOTE": server.remote,
+                "EMATIX_FLOW_MASTER": server.remote,
                 "CONNECT_WITNESS": str(notes),
                 "PYTHONPATH": str(TESTS),
             },

@@ -190,7 +190,7 @@ def _obey(order: Order, pipe: Pipe) -> None:
     os.environ["EMATIX_FLOW_HOME"] = str(order.home)
     os.environ["TMPDIR"] = tempfile.tempdir = str(order.scratch)
     if order.remote is not None:
-        os.environ["EMATIX_FLOW_SPARK_REMOTE"] = order.remote
+        os.environ["EMATIX_FLOW_MASTER"] = order.remote
     points: list[str] = []
 
     def announce(point: str) -> None:

@@ -89,6 +89,9 @@ def test_a_load_of_which_a_pod_is_lost(
     for pod in pods:
         check_pod(pod, secret, made)
 
+    # As a cluster does that finds all owners gone.
+    held_by = f"/api/v1/namespaces/{project.namespace}/secrets/{secret['metadata']['name']}"
+    project.kube.call("DELETE", held_by)
     lost, kept = sorted(gate.hosts)
     path = f"/api/v1/namespaces/{project.namespace}/pods/{lost}?gracePeriodSeconds=0"
     project.kube.call("DELETE", path)

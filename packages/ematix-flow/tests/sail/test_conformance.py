@@ -35,7 +35,7 @@ def _seen(notes: Path, *arguments: str) -> dict[str, dict[str, str]]:
             *("-m", "soak or not soak", *arguments),
         ],
         env={
-            **{k: v for k, v in os.environ.items() if k != "EMATIX_FLOW_SPARK_REMOTE"},
+            **{k: v for k, v in os.environ.items() if k != "EMATIX_FLOW_MASTER"},
             "EMATIX_FLOW_ENGINE": "sail",
             "CONNECT_WITNESS": str(notes),
             "PYTHONPATH": str(TESTS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from ematix_flow.engine import machine
 from ematix_flow.engine.connect_server import connect_server
 from ematix_flow.engine.settings import derive
 from unit.engine import child
@@ -22,6 +23,7 @@ except EmatixError as error:
 engine = open_engine(derive(remote=os.environ["REMOTE"]))
 spark = engine.spark
 print("kind:", engine.kind, engine.alive, current_engine() is engine)
+print("near:", not engine.distributed, engine.slots)
 print("zone:", spark.conf.get("spark.sql.session.timeZone"))
 print("case:", spark.sql("SELECT 1 AS userName, 2 AS username").select("username").first()[0])
 with engine.job("counting") as job, live_progress(engine, job, "counting"):
@@ -86,6 +88,7 @@ def test_a_private_server_serves_the_same_protocol(tmp_path: Path) -> None:
     said = dict(line.split(": ", 1) for line in out.splitlines())
     assert said["wrong token"].startswith("the Spark Connect server refused the token")
     assert said["kind"] == "spark-connect True True"
+    assert said["near"] == f"True {machine.cores()}"
     assert said["zone"] == "UTC"
     assert said["case"] == "2"
     assert said["count"] == str(sum(range(1000)))

@@ -312,6 +312,18 @@ class TestPlacement:
         monkeypatch.delenv("EMATIX_FLOW_PEERS")
         monkeypatch.setenv("EMATIX_FLOW_MASTER", "yarn")
         assert placement_of("load", declared) == Placement("distributed", master="yarn")
+        monkeypatch.setenv("EMATIX_FLOW_MASTER_SECRET", "hidden")
+        assert placement_of("load", declared).secret == "hidden"
+        assert "hidden" not in repr(placement_of("load", declared))
+
+    def test_a_secret_is_not_for_a_master_that_was_named_before_it(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        project(folder, '[project]\nmaster = "spark://m:7077"\nmaster_secret = "hidden"\n')
+        assert placement_of("load", Placement()).secret == "hidden"
+        assert placement_of("load", Placement(master="k8s://https://k:1")).secret is None
+        monkeypatch.setenv("EMATIX_FLOW_MASTER", "sc://dev:15002")
+        assert placement_of("load", Placement()).secret is None
 
     @pytest.mark.parametrize(
         ("text", "says"),
@@ -320,7 +332,9 @@ class TestPlacement:
             ("[project]\npeers = 'dns://a:1'", "peers in [project] must be a list"),
             ("[project]\npeers = ['a:1']", "peers= cannot hold 'a:1'"),
             ("[project]\nmaster = 5", "master in [project] must be a text"),
+            ("[project]\nmaster_secret = 5", "master_secret in [project] must be a text"),
             ("[project]\nmaster = 'http://a'", "is not the address of a cluster"),
+            ("[project]\nmaster = 'sc://me:hidden@a:1'", "may not hold a user or password"),
             (
                 "[project]\npeers = ['dns://a:1']\nmaster = 'yarn'",
                 "both peers in [project] and master in [project] are given",
@@ -391,6 +405,10 @@ class TestSparkSettings:
             ("authenticate.secret = 'hidden'", "as spark.authenticate.secret is"),
             ("executorEnv.DB_PASSWORD = 'hidden'", "as spark.executorEnv.DB_PASSWORD is"),
             ("'hadoop.fs.s3a.secret.key' = 'hidden'", "as spark.hadoop.fs.s3a.secret.key is"),
+            ("'hadoop.fs.azure.account.key.a' = 'hidden'", "may not hold a secret"),
+            ("spark.executor.memory = '4g'", "leave out the spark. in front"),
+            ("jars = 'a.jar'", "[spark] may not set spark.jars"),
+            ("executor.instances = 'two'", "executor.instances in [spark] must be a whole number"),
             ("executor.cores = [1]", "spark.executor.cores in [spark] must be a text, a number"),
         ],
     )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from ematix_flow.engine.session import Engine
+    from ematix_flow.engine.wire import FarEngine
     from ematix_flow.model import PipelineSpec, TargetSpec
 
 
@@ -103,7 +104,7 @@ class EmbeddedLanding(SqlLanding):
         if getattr(engine, "distributed", False):
             from ematix_flow.engine.wire import fetched
 
-            fetched(staged, target)
+            fetched(cast("FarEngine", engine), staged, target)
         else:
             # A space is a space to Spark, and %20 to Sail.
             sails = engine.kind == SAIL

@@ -21,8 +21,8 @@ from ematix_flow.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from ematix_flow.engine.classic import ClassicEngine
     from ematix_flow.engine.session import Engine
+    from ematix_flow.engine.wire import FarEngine
 
 _held: ContextVar[list[Callable[[], object]] | None] = ContextVar("held", default=None)
 
@@ -53,7 +53,7 @@ def read_spooled(engine: Engine, file: Path) -> DataFrame:
     if getattr(engine, "distributed", False):
         from ematix_flow.engine.wire import sent
 
-        return sent(cast("ClassicEngine", engine), file)
+        return sent(cast("FarEngine", engine), file)
     return engine.spark.read.parquet(str(file))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +18,7 @@ from ematix_flow.cli.options import (
     module_option,
     run_log_options,
 )
-from ematix_flow.cli.output import complain, say, say_json, say_table
+from ematix_flow.cli.output import complain, counted, say, say_json, say_table
 from ematix_flow.errors import EmatixError
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 _WAY = (
     *("pipeline", "target", "target_connection", "path", "path_reason"),
-    *("engine", "engine_reason", "source_read"),
+    *("engine", "engine_reason", "machines", "source_read"),
 )
+_MACHINES_SHOWN = 5
 
 
 @click.command(
@@ -131,9 +132,21 @@ def _show(plan: Preview, *, first: bool) -> None:
         say(f"\nnote: {note}")
 
 
+def _on(machines: Sequence[str]) -> str:
+    """``on 3 peers (…)``, of many the first ones."""
+    if not machines:
+        return ""
+    if not machines[0].startswith("http"):
+        return f" on {machines[0]}"
+    rest = len(machines) - _MACHINES_SHOWN
+    more = f" and {rest} more" if rest > 0 else ""
+    shown = ", ".join(machines[:_MACHINES_SHOWN])
+    return f" on {counted(len(machines), 'peer')} ({shown}{more})"
+
+
 def _show_way(plan: Preview) -> None:
     say(f"path      {plan.path}: {plan.path_reason}")
-    say(f"engine    {plan.engine}: {plan.engine_reason}")
+    say(f"engine    {plan.engine}{_on(plan.machines)}: {plan.engine_reason}")
     if plan.source_read is not None:
         say(f"read      {plan.source_read}")
 

@@ -48,13 +48,8 @@ def start(*, minutes: float, modules: tuple[str, ...], output: str) -> int:
     It is given the connector jars of the project's connections. One that does not fit any more,
     after an installation for example, is replaced.
     """
-    from ematix_flow import config
     from ematix_flow.engine import warm_control
 
-    if config.setting("SPARK_REMOTE") is not None:
-        raise ConfigError(
-            "EMATIX_FLOW_SPARK_REMOTE names a Spark that runs already", fix="unset it first"
-        )
     found, started = warm_control.start(idle_seconds=minutes * _MINUTE, jars=_jars(modules))
     if output == "json":
         say_json({"started": started, **_described(found)})
@@ -153,12 +148,15 @@ def _jars(modules: tuple[str, ...]) -> list[str]:
 
 def reason_against(found: Found) -> str | None:
     """Why a run in this folder would not use the engine; None when it would."""
+    from ematix_flow.config import DISTRIBUTED, ENGINES, placement_of
     from ematix_flow.engine.session import configured
     from ematix_flow.engine.warm import misfit
+    from ematix_flow.peers import Placement
 
+    placed = placement_of(None, Placement())
+    if placed.engine in (None, ENGINES[0], DISTRIBUTED) and (placed.peers or placed.master):
+        return "peers or a master are named for this folder"
     settings = configured()
-    if settings.remote is not None:
-        return "EMATIX_FLOW_SPARK_REMOTE names another one"
     reason = misfit(found, settings)
     if reason is None and not settings.warm:
         return "the engine is set to local"

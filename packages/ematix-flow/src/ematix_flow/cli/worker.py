@@ -65,8 +65,10 @@ def worker(
     address = _address(listen)
     files = None
     if not insecure:
-        given = (cert, key, ca)
-        files = TlsFiles(*given) if all(given) else None if any(given) else tls_files()  # type: ignore[arg-type]
+        if cert and key and ca:
+            files = TlsFiles(cert, key, ca)
+        elif not (cert or key or ca):
+            files = tls_files()
         if files is None:
             raise ConfigError(
                 "--cert, --key and --ca are needed together",

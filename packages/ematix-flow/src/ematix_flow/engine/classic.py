@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,7 +143,7 @@ class ClassicEngine:
 
     def _add_delta(self) -> None:
         """Give Delta's rules to all sessions made from now on: the running one has its own."""
-        if self._host is None or not self.settings.is_local:
+        if self._host is None:
             raise EngineError(
                 "this Spark session was started without Delta Lake, and that cannot be added later",
                 fix=f"start it with Delta's jars and {delta.EXTENSIONS}={delta.EXTENSION}",
@@ -305,8 +305,9 @@ def launch(
     plan: JvmPlan | None = None,
     log_classes: bool = False,
     kind: type[ClassicEngine] = ClassicEngine,
+    first: Callable[[Any], None] = lambda jvm: None,
 ) -> ClassicEngine:
-    """Start a JVM and open a session on it."""
+    """Start a JVM, do with it what comes first, and open a session on it."""
     planned = plan_for(settings) if plan is None else plan
     host = start_host(settings, planned, log_classes=log_classes)
     try:
@@ -323,6 +324,7 @@ def launch(
             host = start_host(settings, planned)
             address = host.jvm.gateway()
         host.gateway = gateways.connect(*address)
+        first(host.gateway.jvm)
         conf = context_conf(settings, warehouse=host.workspace.path / "warehouse")
         spark = gateways.open_session(host.gateway, conf, python=_worker_python(settings))
         return kind(spark, settings, host=host)

@@ -1,4 +1,4 @@
-"""The Spark Connect engine: a session on a server reached by ``sc://``."""
+"""What all sessions on a Spark Connect server have in common, ours and others'."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class ConnectEngine:
         """Close the session; the server goes on."""
         atexit.unregister(self.stop)
         self._delta_commits.close()
-        _leave(self._spark)
+        leave(self._spark)
 
     def _on_progress(
         self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: Any, done: bool
@@ -178,11 +178,6 @@ class _ConnectJob:
             tasks_total=sum(one.tasks_total for one in seen),
             active=any(one.active for one in seen),
         )
-
-
-def attach(settings: EngineSettings) -> ConnectEngine:
-    """Open a session on the server that ``settings.remote`` names."""
-    return ConnectEngine(open_session(settings), settings)
 
 
 def load_client() -> None:
@@ -259,7 +254,7 @@ def _configure(spark: Any, conf: Mapping[str, str], *, seconds: float | None) ->
         client._handle_error(error)
 
 
-def _leave(spark: Any) -> None:
+def leave(spark: Any) -> None:
     """Close the session without insisting: its server may be gone already."""
     spark.client.set_retry_policies([])
     with contextlib.suppress(Exception):

@@ -161,8 +161,16 @@ def _jvm_gone(failure: Failure, _: str) -> EmatixError | None:
 
 
 def _server_gone(failure: Failure, _: str) -> EmatixError | None:
-    if "UNAVAILABLE" in failure.message and "grpc" in failure.message.lower():
-        return EngineError("the Spark Connect server cannot be reached", fix="check its address")
+    grpc = "grpc" in f"{type(failure.error).__name__} {failure.message}".lower()
+    if "DEADLINE_EXCEEDED" in failure.message and grpc:
+        return EngineError("the Spark Connect server does not answer", fix="check its address")
+    if "UNAVAILABLE" in failure.message and grpc:
+        found = re.search(r"Failed to connect to remote host: ([\w ]+)", failure.message)
+        bare = re.search(r"(?i)handshake|ssl|certificate", failure.message)
+        why = f" ({found[1].lower()})" if found else " (TLS with it fails)" if bare else ""
+        return EngineError(
+            f"the Spark Connect server cannot be reached{why}", fix="check its address"
+        )
     if "UNAUTHENTICATED" in failure.message:
         return EngineError("the Spark Connect server refused the token", fix="check the token")
     return None

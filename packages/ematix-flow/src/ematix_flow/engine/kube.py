@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -28,8 +28,8 @@ from ematix_flow.engine.peer_protocol import WORKER_PYTHON
 from ematix_flow.engine.protocol import Job
 from ematix_flow.engine.settings import EngineSettings, context_conf, shuffle_partitions
 from ematix_flow.engine.spark_worker import programs
-from ematix_flow.engine.spread import SpreadEngine, executor_conf, own_address
-from ematix_flow.errors import ConfigError, EmatixError, EngineError
+from ematix_flow.engine.spread import SpreadEngine, driver_address, executor_conf, own_address
+from ematix_flow.errors import EmatixError, EngineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,10 +96,10 @@ class KubeEngine(SpreadEngine):
             try:
                 there = self._executors()
             except Exception as error:
-                # Spark gives up when executors fail again and again.
-                if self._pods.hopeless:
-                    raise _not_up(self._pods.hopeless[0]) from error
-                raise
+                # Spark gives up, with its JVM, when executors fail again and again.
+                if not self._pods.hopeless:
+                    raise
+                raise _not_up(self._pods.hopeless[0]) from error
             if there >= self._wanted:
                 break
             if self._pods.hopeless and not there:
@@ -171,8 +171,6 @@ def launch_on_kubernetes(settings: EngineSettings) -> KubeEngine:
     """Start a JVM, have the API look at what will be asked of it, and open a session on pods."""
     given = dict(settings.conf)
     executor_image(given)
-    wanted = _count(given, "spark.executor.instances", 2)
-    slots = wanted * _count(given, "spark.executor.cores", 1)
     plan = plan_for(settings)
     plan = dataclasses.replace(
         plan,
@@ -195,7 +193,8 @@ def launch_on_kubernetes(settings: EngineSettings) -> KubeEngine:
             **_driver_address(settings.master, given),
             **pod_conf(given, run, secret=secret, workspace=host.workspace),
         }
-        conf["spark.executor.instances"] = str(wanted)
+        wanted = int(conf["spark.executor.instances"])
+        slots = wanted * int(conf["spark.executor.cores"])
         conf["spark.sql.shuffle.partitions"] = str(shuffle_partitions(slots))
         api = KubeApi(host.gateway, conf)
         pods = Pods(api, run)
@@ -242,22 +241,12 @@ def pod_timeout() -> float:
     return seconds
 
 
-def _count(given: Mapping[str, str], key: str, default: int) -> int:
-    text = given.get(key, str(default))
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(
-            f"{key.removeprefix('spark.')} in [spark] is {text!r}",
-            fix="give a whole number, 1 or more",
-        )
-    return int(text)
-
-
 def _driver_address(master: str, given: dict[str, str]) -> dict[str, str]:
     if "spark.driver.host" in given:
         return {}
     server = urlsplit(master.removeprefix("k8s://"))
     here = own_address(server.hostname or "", server.port or _HTTPS_PORT)
-    return {"spark.driver.host": here, "spark.driver.bindAddress": here}
+    return driver_address(here)
 
 
 def _not_up(state: PodState) -> EngineError:

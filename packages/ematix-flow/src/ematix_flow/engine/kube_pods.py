@@ -49,6 +49,7 @@ _HOPELESS = frozenset(
     }
 )
 _LONGEST = 400
+_GONE = 404
 _PAUSE, _LONG_PAUSE = 0.2, 3.0
 _FORGOTTEN = timedelta(hours=1)
 
@@ -168,10 +169,18 @@ class Pods:
         if fresh and self._secret is not None:
             meta = self._secret["metadata"]
             owners = [*meta["ownerReferences"], *(_owner(s.name, s.uid) for s in fresh)]
-            owned = {**self._secret, "metadata": {**meta, "ownerReferences": owners}}
-            self._api.call("PUT", f"secrets/{secret_name(self._run)}", owned)
-            self._secret = owned
+            self._share({**self._secret, "metadata": {**meta, "ownerReferences": owners}})
+            meta["ownerReferences"] = owners
             self._owners.update(state.uid for state in fresh)
+
+    def _share(self, secret: dict[str, Any]) -> None:
+        """Make the secret what it is to be; with its last owner the cluster removes it."""
+        try:
+            self._api.call("PUT", f"secrets/{secret_name(self._run)}", secret)
+        except KubeRefusal as refusal:
+            if refusal.status != _GONE:
+                raise
+            self._api.call("POST", "secrets", secret)
 
     def remove(self) -> None:
         """Take away all that is left; what cannot be is told of."""
@@ -185,13 +194,13 @@ class Pods:
             try:
                 self._api.call("DELETE", path)
             except KubeRefusal as refusal:
-                if refusal.status != 404:  # noqa: PLR2004 - gone already
+                if refusal.status != _GONE:
                     logger.warning("left behind in namespace %s: %s", self._api.namespace, refusal)
 
     def sweep(self, older_than: timedelta = _FORGOTTEN) -> None:
         """Take away pods that have ended, of runs whose driver was killed with its JVM."""
         limit = datetime.now(timezone.utc) - older_than
-        for pod in self._api.pods(_OURS):
+        for pod in self._api.pods(f"{_OURS},{_RUN}"):
             meta = pod["metadata"]
             made = datetime.fromisoformat(meta["creationTimestamp"].replace("Z", "+00:00"))
             over = pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
@@ -231,6 +240,8 @@ def pod_conf(
     held.write_bytes(secret)
     versions = own_versions()
     conf = {
+        "spark.executor.instances": "2",
+        "spark.executor.cores": "1",
         "spark.executor.memory": "2g",
         # Beside the JVM there are Python processes.
         "spark.executor.memoryOverheadFactor": "0.4",

@@ -7,15 +7,18 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
-from ematix_flow.engine.peer_protocol import Offer, Order, own_versions
+from ematix_flow.config import tls_files
+from ematix_flow.engine.peer_protocol import Offer, Order, client_tls, own_versions
 from ematix_flow.errors import EngineError
 from ematix_flow.peers import Peer
 
 _PAUSE = 0.3
+_ASKING_SECONDS = 5.0
 
 
 class PeerLost(EngineError):
@@ -129,6 +132,15 @@ class _NamedConnection(http.client.HTTPSConnection):
         except BaseException:
             plain.close()
             raise
+
+
+def offers_of(peers: Sequence[Peer]) -> list[Offer]:
+    """What each of some peers lends, asked at the same time and for a few seconds only."""
+    files = tls_files()
+    tls = None if files is None else client_tls(files)
+    clients = [PeerClient(peer, tls, seconds=_ASKING_SECONDS) for peer in peers]
+    with ThreadPoolExecutor(len(clients)) as pool:
+        return list(pool.map(lambda client: client.offer(), clients))
 
 
 def _content(peer: Peer, status: int, body: bytes) -> dict[str, Any]:

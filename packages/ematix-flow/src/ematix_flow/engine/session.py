@@ -11,10 +11,10 @@ from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from ematix_flow.config import LOCAL, SAIL, engine_choice, setting, spark_settings
+from ematix_flow.config import LOCAL, SAIL, engine_choice, spark_settings
 from ematix_flow.engine.placing import Place, current_place
 from ematix_flow.engine.protocol import Engine, Job, Progress
-from ematix_flow.engine.settings import EngineSettings, derive
+from ematix_flow.engine.settings import EngineSettings, derive, secured_conf
 from ematix_flow.errors import EngineError
 
 __all__ = [
@@ -110,6 +110,8 @@ class _Process:
     def enter(self) -> None:
         with self._lock:
             if self._runs == 0:
+                if getattr(self._engine, "is_outdated", False):
+                    self._close()
                 # A session that was there before is somebody's who may want it after, too.
                 self._opened_by_runs = self.current() is None
             self._runs += 1
@@ -196,9 +198,9 @@ def configured(needs: Sequence[str] = ()) -> EngineSettings:
         return dataclasses.replace(derive(), sail=True)
     if place is not None and place.is_distributed:
         return _distributed(place, needs)
-    settings = derive(remote=setting("SPARK_REMOTE"))
+    settings = derive()
     name = engine_choice() if choice is None else choice.name
-    if name == LOCAL or settings.remote is not None:
+    if name == LOCAL:
         return settings
     from ematix_flow.engine.warm import lacking
 
@@ -208,15 +210,21 @@ def configured(needs: Sequence[str] = ()) -> EngineSettings:
 def _distributed(place: Place, needs: Sequence[str]) -> EngineSettings:
     if place.peers:
         return derive(peers=place.peers, jars=needs)
-    master = str(place.master)
-    if master.startswith("sc://"):
-        return derive(remote=master)
-    return derive(master=master, jars=needs, conf=spark_settings())
+    if place.is_server:
+        return derive(remote=place.server)
+    secured = {} if place.secret is None else secured_conf(place.secret)
+    conf = {**spark_settings(), **secured}
+    return derive(master=str(place.master), conf=conf, jars=needs)
 
 
 def slots(settings: EngineSettings) -> int:
-    """How many tasks run at once: those of all peers, once they are known."""
-    return int(getattr(current_engine(), "slots", settings.cores))
+    """How many tasks run at once: those of all machines that take part, if they are known."""
+    engine, place = current_engine(), current_place()
+    if place is None or not place.is_distributed:
+        return settings.cores
+    if engine is not None and hasattr(engine, "slots"):
+        return int(engine.slots)
+    return place.cores or settings.cores
 
 
 @contextlib.contextmanager
@@ -289,9 +297,9 @@ def _open(settings: EngineSettings) -> Engine:
 
         return launch_sail(settings)
     if settings.remote is not None:
-        from ematix_flow.engine.connect import attach
+        from ematix_flow.engine.remote import attach_to_server
 
-        return attach(settings)
+        return attach_to_server(settings)
     if settings.peers:
         from ematix_flow.engine.cluster import launch_on_peers
 

@@ -144,6 +144,16 @@ def context_conf(settings: EngineSettings, *, warehouse: Path) -> dict[str, str]
     return conf
 
 
+def secured_conf(secret: str) -> dict[str, str]:
+    """What a session needs for a cluster that lets in only those who know its secret."""
+    return {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": secret,
+        # A cluster that knows only the older way is spoken to in that.
+        "spark.network.crypto.enabled": "true",
+    }
+
+
 def _cores_of(master: str, available: int) -> int:
     match = _LOCAL.match(master)
     if match is None:

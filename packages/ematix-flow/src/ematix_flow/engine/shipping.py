@@ -43,12 +43,15 @@ def own_files() -> dict[str, Path]:
     return found
 
 
+def state_of(files: dict[str, Path]) -> dict[str, str]:
+    """Of every file a text that changes whenever the file does."""
+    stats = {name: path.stat() for name, path in files.items()}
+    return {name: f"{stat.st_size}:{stat.st_mtime_ns}" for name, stat in stats.items()}
+
+
 def digest_of(files: dict[str, Path]) -> str:
     """Changes whenever a file does."""
-    parts = []
-    for name, path in sorted(files.items()):
-        stat = path.stat()
-        parts.append(f"{name}:{stat.st_size}:{stat.st_mtime_ns}")
+    parts = [f"{name}:{state}" for name, state in sorted(state_of(files).items())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

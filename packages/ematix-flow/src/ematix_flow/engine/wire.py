@@ -6,18 +6,20 @@ are authenticated and encrypted as the cluster is, and neither needs more memory
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
 
-    from ematix_flow.engine.classic import ClassicEngine
+    from ematix_flow.engine.remote import RemoteEngine
+    from ematix_flow.engine.spread import SpreadEngine
+
+    FarEngine: TypeAlias = RemoteEngine | SpreadEngine
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class _ReadGroups:
                         yield rows.cast(self.schema)
 
 
-def sent(engine: ClassicEngine, file: Path) -> DataFrame:
+def sent(engine: FarEngine, file: Path) -> DataFrame:
     """The rows of a Parquet file on this machine, read by executors."""
     import pyarrow.parquet as pq
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -49,34 +51,25 @@ def sent(engine: ClassicEngine, file: Path) -> DataFrame:
     kinds = from_arrow_schema(schema, prefer_timestamp_ntz=True)
     if groups == 0:
         return spark.createDataFrame([], kinds)  # type: ignore[no-any-return]
-    # A name of its own: executors keep what they were sent, by name.
-    named = engine.workspace.folder("sent") / f"{uuid4().hex}.parquet"
-    os.link(file, named) if _same_device(file, named.parent) else _copy(file, named)
-    spark.sparkContext.addFile(str(named))
+    name = engine.send_file(file)
     numbers = spark.range(0, groups, 1, groups)
-    return numbers.mapInArrow(_ReadGroups(named.name, schema), kinds)  # type: ignore[no-any-return]
+    return numbers.mapInArrow(_ReadGroups(name, schema), kinds)  # type: ignore[no-any-return]
 
 
-def fetched(rows: DataFrame, folder: Path) -> None:
+def fetched(engine: FarEngine, rows: DataFrame, folder: Path) -> None:
     """Write rows to a Parquet file on this machine, in the order of their partitions."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from pyspark import StorageLevel
     from pyspark.sql.pandas.types import to_arrow_schema
 
     folder.mkdir(mode=0o700)
-    packed = rows.mapInArrow(_packed, "batch BINARY").persist(StorageLevel.DISK_ONLY)
     schema = to_arrow_schema(rows.schema, timezone="UTC")
-    try:
-        # All partitions at once; afterwards they come here one by one.
-        packed.count()
-        with pq.ParquetWriter(folder / "part-0.parquet", schema) as writer:
-            for row in packed.toLocalIterator():
-                with pa.ipc.open_stream(row[0]) as stream:
-                    for batch in stream:
-                        writer.write_batch(batch.cast(schema))
-    finally:
-        packed.unpersist()
+    packed = engine.bring(rows.mapInArrow(_packed, "batch BINARY"))
+    with contextlib.closing(packed), pq.ParquetWriter(folder / "part-0.parquet", schema) as writer:
+        for content in packed:
+            with pa.ipc.open_stream(content) as stream:
+                for batch in stream:
+                    writer.write_batch(batch.cast(schema))
 
 
 def _packed(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -100,13 +93,3 @@ def _signed(schema: pyarrow.Schema) -> pyarrow.Schema:
         pa.uint64(): pa.decimal128(20, 0),
     }
     return pa.schema([pa.field(f.name, larger.get(f.type, f.type), f.nullable) for f in schema])
-
-
-def _same_device(file: Path, folder: Path) -> bool:
-    return file.stat().st_dev == folder.stat().st_dev
-
-
-def _copy(file: Path, named: Path) -> None:
-    import shutil
-
-    shutil.copyfile(file, named)

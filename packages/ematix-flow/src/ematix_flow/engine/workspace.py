@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from uuid import uuid4
 
 from ematix_flow.errors import ConfigError
 
@@ -35,6 +36,15 @@ class Workspace:
         path = self.path / name
         path.mkdir(mode=0o700, exist_ok=True)
         return path
+
+    def take(self, file: Path) -> Path:
+        """A file of any place under a name that no other has, without a copy where that can be."""
+        named = self.folder("taken") / f"{uuid4().hex}{file.suffix}"
+        if file.stat().st_dev == named.parent.stat().st_dev:
+            os.link(file, named)
+        else:
+            shutil.copyfile(file, named)
+        return named
 
     def write(self, name: str, text: str) -> Path:
         """A file that only this user can read."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ematix_flow.backends.splits import ReadsInParts
+from ematix_flow.engine.placing import current_place
 from ematix_flow.engine.session import run_session
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.function import RunInfo
@@ -44,6 +45,7 @@ class Preview:
     transforms_pre: list[str] = field(default_factory=list)
     transforms_post: list[str] = field(default_factory=list)
     source_read: str | None = None
+    machines: list[str] = field(default_factory=list)
     also: list[Preview] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,7 +98,14 @@ def preview_of(plan: Plan) -> Preview:
         transforms_pre=[described(entry) for entry in plan.spec.transforms_pre],
         transforms_post=[step_text(entry) for entry in plan.spec.transforms_post],
         source_read=_source_read(plan),
+        machines=_machines(plan),
     )
+
+
+def _machines(plan: Plan) -> list[str]:
+    """Whom Spark runs on, where that is not this machine."""
+    place = current_place()
+    return place.machines if plan.shown_engine == "spark" and place is not None else []
 
 
 def _source_read(plan: Plan) -> str | None:

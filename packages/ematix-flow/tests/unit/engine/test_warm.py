@@ -29,7 +29,7 @@ TOKEN = "a-token"
 @pytest.fixture
 def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slot:
     monkeypatch.chdir(tmp_path)
-    for name in ("EMATIX_FLOW_ENGINE", "EMATIX_FLOW_SPARK_REMOTE"):
+    for name in ("EMATIX_FLOW_ENGINE", "EMATIX_FLOW_MASTER"):
         monkeypatch.delenv(name, raising=False)
     held = own_slot()
     make_private(held)
