@@ -172,6 +172,7 @@ def check_pod(pod: dict[str, Any], secret: dict[str, Any], driver: dict[str, Any
     assert volume["secret"]["secretName"] == secret["metadata"]["name"]
 
 
+@pytest.mark.soak
 def test_a_load_of_shared_files_from_a_script(
     project: Project, kubelet: Kubelet, databases: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -250,6 +250,9 @@ def pod_conf(
         # We wait for executors ourselves, and see why they do not come.
         "spark.scheduler.minRegisteredResourcesRatio": "0",
         "spark.executor.maxNumFailures": "20",
+        # How soon a pod is replaced that has gone without a word; Spark would take its time.
+        "spark.kubernetes.executor.apiPollingInterval": "5s",
+        "spark.kubernetes.executor.missingPodDetectDelta": "10s",
         **given,
         "spark.kubernetes.executor.podNamePrefix": secret_name(run),
         f"spark.kubernetes.executor.label.{_MANAGER}": "ematix-flow",
