@@ -12,6 +12,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import psycopg
 from measure import HERE
@@ -40,9 +42,12 @@ RIVALS: dict[str, tuple[list[str], list[str]]] = {
         [
             "duckdb==1.5.5",
             "duckdb-extension-postgres-scanner==1.5.5",
+            "duckdb-extension-mysql-scanner==1.5.5",
         ],
         ["duckdb_loads.py"],
     ),
+    # The package that brings the program with it; newer ones fetch it when first run.
+    "Sling": (["sling-linux-amd64==1.4.11"], ["sling_loads.py"]),
 }
 
 
@@ -145,6 +150,41 @@ def fill(url: str, rows: int) -> None:
         raw.execute("VACUUM ANALYZE bench.orders")
 
 
+def fill_mysql(url: str, rows: int) -> None:
+    """The same rows in MySQL."""
+    import pymysql
+
+    with pymysql.connect(**named_in(url), autocommit=True) as raw, raw.cursor() as cursor:
+        cursor.execute("DROP TABLE IF EXISTS orders")
+        cursor.execute(
+            "CREATE TABLE orders (id bigint PRIMARY KEY, customer int NOT NULL, "
+            "status varchar(10) NOT NULL, amount decimal(12, 2) NOT NULL, ratio double NOT NULL, "
+            "note varchar(60) NOT NULL, updated_at datetime(6) NOT NULL)"
+        )
+        cursor.execute("SET SESSION cte_max_recursion_depth = %s", (rows,))
+        cursor.execute(
+            "INSERT INTO orders WITH RECURSIVE counted (g) AS "
+            "(SELECT 1 UNION ALL SELECT g + 1 FROM counted WHERE g < %s) "
+            "SELECT g, g * 7919 %% 50000, ELT(1 + g %% 4, 'new', 'paid', 'sent', 'back'), "
+            "g %% 100000 / 4, SQRT(g), CONCAT('note ', LEFT(SHA2(g, 256), 32)), "
+            "TIMESTAMP '2026-01-01 00:00:00' + INTERVAL g SECOND FROM counted",
+            (rows,),
+        )
+        cursor.execute("ANALYZE TABLE orders")
+
+
+def named_in(url: str) -> dict[str, Any]:
+    """What a URL says of a MySQL database, as drivers take it."""
+    parts = urlsplit(url)
+    return {
+        "host": parts.hostname,
+        "port": parts.port,
+        "user": parts.username,
+        "password": unquote(parts.password or ""),
+        "database": parts.path[1:],
+    }
+
+
 def forget(url: str) -> None:
     """An empty target."""
     with psycopg.connect(url, autocommit=True) as raw:
@@ -158,29 +198,44 @@ def forget(url: str) -> None:
 @contextlib.contextmanager
 def databases(*names: str) -> Iterator[tuple[str, dict[str, str]]]:
     """A source, and a target for each system, on a server of this benchmark."""
-    harness = Harness(available()["postgres"])
-    endpoint = harness.acquire(os.getpid())
-    server = available()["postgres"].client(endpoint)
-    source = server.create_database()
-    targets = {name: server.create_database() for name in names}
+    with served("postgres") as server, contextlib.ExitStack() as stack:
+        source, *made = (stack.enter_context(made_in(server)) for _ in ("source", *names))
+        yield source, dict(zip(names, made, strict=True))
+
+
+@contextlib.contextmanager
+def made_in(server: Any) -> Iterator[str]:
+    """A database of a server, for as long as it is needed."""
+    url = server.create_database()
     try:
-        yield source, targets
+        yield url
     finally:
-        for url in (source, *targets.values()):
-            server.drop_database(url.rsplit("/", 1)[1])
+        server.drop_database(url.rsplit("/", 1)[1])
+
+
+@contextlib.contextmanager
+def served(name: str) -> Iterator[Any]:
+    """A server of this benchmark."""
+    service = available()[name]
+    harness = Harness(service)
+    endpoint = harness.acquire(os.getpid())
+    try:
+        yield service.client(endpoint)
+    finally:
         harness.release(os.getpid())
 
 
-def loaders(source: str, targets: dict[str, str], home: Path) -> dict[str, Loader]:
-    """Every system, started and waiting."""
-    return {name: _loader(name, source, target, home) for name, target in targets.items()}
+def loaders(source: str, targets: dict[str, str], home: Path, **more: str) -> dict[str, Loader]:
+    """Every system, started and waiting; ``more`` goes into their environment."""
+    return {name: _loader(name, source, target, home, more) for name, target in targets.items()}
 
 
-def _loader(name: str, source: str, target: str, home: Path) -> Loader:
+def _loader(name: str, source: str, target: str, home: Path, more: dict[str, str]) -> Loader:
     place = home / name.replace(" ", "-")
     place.mkdir()
     env = {
         **os.environ,
+        **more,
         "BENCH_SOURCE": source,
         "BENCH_TARGET": target,
         "BENCH_HOME": str(place),

@@ -78,8 +78,7 @@ OPTIONS = {
     "`EMATIX_FLOW_ENGINE`.",
     "peers": "`flow-worker` processes to spread the run over: `https://host:port`, "
     "`dns://host:port`, `k8s://service.namespace:port`.",
-    "master": "An existing Spark cluster: `spark://…`; untested yet: `sc://…`, `k8s://https://…`, "
-    "`yarn`.",
+    "master": "An existing cluster: `spark://…`, `sc://…`, `k8s://https://…`; untested: `yarn`.",
 }
 
 _SERVER = "Where the server is, when there is no `url`."
@@ -151,16 +150,18 @@ SETTINGS = {
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
     "EMATIX_FLOW_ENGINE": "`local`: Spark in this process, whatever else is up; `auto`: the warm "
     "engine of this folder when there is one that fits (the default); `sail`: Sail, for what it "
-    "does as Spark does (see the how-to *Run without Java*); `distributed`: on peers.",
+    "does as Spark does (see the how-to *Run without Java*); `distributed`: on peers or a master.",
     "EMATIX_FLOW_PEERS": "Addresses of peers, with commas between them; wins over declarations.",
-    "EMATIX_FLOW_MASTER": "An existing Spark cluster, `spark://…`, or Spark Connect server, "
-    "`sc://…`; wins over declarations.",
+    "EMATIX_FLOW_MASTER": "An existing Spark cluster, `spark://…` or `k8s://https://…`, or "
+    "Spark Connect server, `sc://…`; wins over declarations.",
     "EMATIX_FLOW_MASTER_SECRET": "The secret that a standalone cluster asks for, or the token of a "
     "Spark Connect server.",
     "EMATIX_FLOW_PEER_TIMEOUT": "Seconds that a silent peer, or a silent driver, is waited for: "
     "30 if not set.",
-    "EMATIX_FLOW_DRIVER_HOST": "The address by which peers reach this machine, if it is not that "
-    "of the route to the first of them.",
+    "EMATIX_FLOW_POD_TIMEOUT": "Seconds that executor pods may take to come up on Kubernetes, and "
+    "that a run may be without any: 300 if not set.",
+    "EMATIX_FLOW_DRIVER_HOST": "The address by which peers or pods reach this machine, if it is "
+    "not that of the route to the first of them.",
     "EMATIX_FLOW_TLS_CERT": "The certificate that a driver or a `flow-worker` shows, PEM.",
     "EMATIX_FLOW_TLS_KEY": "The key of that certificate, PEM, without a passphrase.",
     "EMATIX_FLOW_TLS_CA": "The authority that must have signed the certificate of the other side.",
@@ -181,5 +182,8 @@ TOML_KEYS = {
     "wins.",
     "pipelines.<name>": "`engine`, `peers`, `master` and `master_secret` of one pipeline, over "
     "whose declaration it wins.",
+    "spark": "Settings of Spark on a cluster that `master` names by `spark://` or `k8s://`, "
+    "without the `spark.` in front: "
+    '`executor.memory = "4g"`.',
     "connections.<name>": "A connection: its `kind` and fields, or just `url`.",
 }

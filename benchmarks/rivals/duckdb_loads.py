@@ -12,18 +12,19 @@ from urllib.parse import unquote, urlsplit
 import duckdb
 
 
-def attach(raw: duckdb.DuckDBPyConnection, name: str, url: str) -> None:
-    module = importlib.util.find_spec("duckdb_extension_postgres_scanner")
+def attach(raw: duckdb.DuckDBPyConnection, name: str, url: str, kind: str = "postgres") -> None:
+    module = importlib.util.find_spec(f"duckdb_extension_{kind}_scanner")
     assert module is not None
     assert module.origin is not None
     (extension,) = Path(module.origin).parent.rglob("*.duckdb_extension")
     raw.execute(f"LOAD '{extension}'")
     parts = urlsplit(url)
+    words = {"postgres": ("password", "dbname"), "mysql": ("passwd", "database")}[kind]
     address = (
         f"host={parts.hostname} port={parts.port} user={parts.username} "
-        f"password={unquote(parts.password or '')} dbname={parts.path[1:]}"
+        f"{words[0]}={unquote(parts.password or '')} {words[1]}={parts.path[1:]}"
     )
-    raw.execute(f"ATTACH '{address}' AS {name} (TYPE postgres)")
+    raw.execute(f"ATTACH '{address}' AS {name} (TYPE {kind})")
 
 
 def main() -> None:
@@ -31,11 +32,14 @@ def main() -> None:
     raw = duckdb.connect(f"{files}/duckdb.duckdb")
     attach(raw, "source", os.environ["BENCH_SOURCE"])
     attach(raw, "target", os.environ["BENCH_TARGET"])
+    if "BENCH_MYSQL" in os.environ:
+        attach(raw, "shop", os.environ["BENCH_MYSQL"], "mysql")
     statements = {
         "postgres to parquet": f"COPY source.bench.orders TO '{files}/duckdb.parquet'",
         "parquet to postgres": "CREATE TABLE target.public.from_parquet AS "
         f"FROM read_parquet('{files}/duckdb.parquet')",
         "postgres to duckdb": "CREATE TABLE orders AS FROM source.bench.orders",
+        "mysql to postgres": "CREATE TABLE target.public.from_mysql AS FROM shop.orders",
     }
     print("ready", flush=True)
     for line in sys.stdin:

@@ -15,12 +15,12 @@ register_connection(PostgresConnection(name="bench_source", url=os.environ["BENC
 register_connection(PostgresConnection(name="bench_target", url=os.environ["BENCH_TARGET"]))
 PEER = bool(os.environ.get("BENCH_PEER"))
 
-_QUERY = "SELECT id, customer, status, amount, ratio, note, updated_at FROM bench."
+_QUERY = "SELECT id, customer, status, amount, ratio, note, updated_at FROM "
 
 
-def table(name: str, *keys: str) -> type:
+def table(name: str, *keys: str, time: type = TimestampTZ) -> type:
     identity = Annotated[BigInt, pk()] if "id" in keys else BigInt
-    changed = Annotated[TimestampTZ, pk()] if "updated_at" in keys else TimestampTZ
+    changed = Annotated[time, pk()] if "updated_at" in keys else time
 
     @ematix.table(schema="bench", name=name)
     class Loaded:
@@ -41,11 +41,12 @@ def declared(
     *keys: str,
     source: str = "bench_source",
     target: str = "bench_target",
-    origin: str = "orders",
+    origin: str = "bench.orders",
+    time: type = TimestampTZ,
     **options: object,
 ) -> object:
     @ematix.pipeline(
-        target=table(f"ours_{name}", *keys),
+        target=table(f"ours_{name}", *keys, time=time),
         source_connection=source,
         target_connection=target,
         mode=mode,
@@ -69,7 +70,8 @@ def pipelines() -> dict[str, object]:
         "append": declared("append", "append", "id", "updated_at", **incremental),
         "merge": declared("merge", "merge", "id"),
         "scd2": declared("scd2", "scd2", "id"),
-        "plain": declared("plain", "append"),
+        # The peer refuses a table without a key.
+        "plain": declared("plain", "append", *(["id"] if PEER else [])),
     }
     if not PEER:
         found |= ours_alone()
@@ -78,19 +80,26 @@ def pipelines() -> dict[str, object]:
 
 def ours_alone() -> dict[str, object]:
     """Routes that only we are asked for."""
-    from ematix_flow import DuckDBConnection, ObjectStoreLocalConnection
+    from ematix_flow import DuckDBConnection, MySQLConnection, ObjectStoreLocalConnection
+    from ematix_flow.types import Timestamp
 
     files = os.environ["BENCH_FILES"]
     register_connection(ObjectStoreLocalConnection(name="bench_files", path=f"{files}/ours"))
     register_connection(DuckDBConnection(name="bench_duckdb", path=f"{files}/ours.duckdb"))
-    return {
+    found = {
         "spark": declared("spark", "append", force_path="spark"),
         "postgres to parquet": declared("to_parquet", "truncate", target="bench_files"),
         "parquet to postgres": declared(
-            "from_parquet", "append", source="bench_files", origin="ours_to_parquet"
+            "from_parquet", "append", source="bench_files", origin="bench.ours_to_parquet"
         ),
         "postgres to duckdb": declared("to_duckdb", "truncate", target="bench_duckdb"),
     }
+    if "BENCH_MYSQL" in os.environ:
+        register_connection(MySQLConnection(name="bench_mysql", url=os.environ["BENCH_MYSQL"]))
+        found["mysql to postgres"] = declared(
+            "from_mysql", "append", source="bench_mysql", origin="orders", time=Timestamp
+        )
+    return found
 
 
 def main() -> None:

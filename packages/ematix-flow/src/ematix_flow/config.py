@@ -31,6 +31,21 @@ ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
 _PLACEMENT_KEYS = ("engine", "peers", "master", "master_secret")
 _PROJECT_KEYS = ("modules", "run_log", "tls", *_PLACEMENT_KEYS)
 _TLS_KEYS = ("cert", "key", "ca")
+# Settings of Spark that are not the user's to make, by how they begin, and what to do instead.
+_NOT_SPARKS = {
+    "spark.master": "name the cluster by master=",
+    "spark.app.": "leave it out",
+    "spark.sql.": "leave it out: it would change what a pipeline does",
+    "spark.submit.": "leave it out",
+    "spark.jars": "leave it out: connectors bring theirs",
+    "spark.spark.": "leave out the spark. in front: [spark] stands for it",
+}
+_PLAIN_SECRET = re.compile(
+    r"(secret|password|token|(secret|access|private)[._]?key)$|account[._]?key", re.IGNORECASE
+)
+_COUNTS = ("spark.executor.instances", "spark.executor.cores")
+# Names of secrets, and of their keys, that Kubernetes holds.
+_REFERENCES = ("spark.kubernetes.executor.secrets.", "spark.kubernetes.executor.secretKeyRef.")
 
 
 @dataclass(frozen=True)
@@ -109,7 +124,7 @@ def placement_of(pipeline: str | None, declared: Placement) -> Placement:
     """Where a pipeline runs: the environment, its own table in TOML, its declaration, the project.
 
     The first that names an engine decides about that, the first that names peers or a master
-    about those, and the first that names a secret for the master about that.
+    about those. A secret counts if nobody before it has named a master.
     """
     placed = _from_environment()
     if pipeline is not None:
@@ -132,6 +147,45 @@ def check_placed(known: Iterable[str]) -> None:
                 f"{path}: [pipelines.{name}] is of no pipeline of this project",
                 fix=nearest(name, names),
             )
+
+
+def spark_settings() -> dict[str, str]:
+    """The ``[spark]`` table of the project: what Spark is told on a cluster of ``master=``.
+
+    ``executor.memory = "4g"`` in it is Spark's ``spark.executor.memory``.
+    """
+    path = Path.cwd() / PROJECT_FILE
+    found: dict[str, str] = {}
+    for key, value in _flat("spark", _section(path, "spark")):
+        for reserved, instead in _NOT_SPARKS.items():
+            if f"{key}.".startswith(reserved if reserved.endswith(".") else f"{reserved}."):
+                raise ConfigError(f"{path}: [spark] may not set {key}", fix=instead)
+        if _PLAIN_SECRET.search(key) and not key.startswith(_REFERENCES):
+            raise ConfigError(
+                f"{path}: [spark] may not hold a secret, as {key} is",
+                fix="name a file, as in kubernetes.authenticate.oauthTokenFile, or a secret of "
+                "the cluster, as in kubernetes.executor.secretKeyRef.<VARIABLE>",
+            )
+        if not isinstance(value, str | int | float):
+            raise ConfigError(
+                f"{path}: {key} in [spark] must be a text, a number, true or false",
+                fix="correct it",
+            )
+        found[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        if key in _COUNTS and not (found[key].isdecimal() and int(found[key])):
+            raise ConfigError(
+                f"{path}: {key} in [spark] must be a whole number", fix="write 1 or more"
+            )
+    return found
+
+
+def _flat(prefix: str, table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    for key, value in table.items():
+        name = f"{prefix}.{key}"
+        if isinstance(value, Mapping):
+            yield from _flat(name, value)
+        else:
+            yield name, value
 
 
 def tls_files() -> TlsFiles | None:
@@ -185,8 +239,10 @@ def _placed(table: Mapping[str, Any], where: str) -> Placement:
 
 def _first(*placed: Placement) -> Placement:
     named = next((p for p in placed if p.engine is not None), Placement())
-    where = next((p for p in placed if p.peers or p.master), Placement())
-    secret = next((p.secret for p in placed if p.secret), None)
+    where = next((p for p in placed if p.peers or p.master), placed[-1])
+    # A secret is for the cluster that is named beside it, or after.
+    beside = placed[: placed.index(where) + 1]
+    secret = next((p.secret for p in beside if p.secret), None)
     return Placement(named.engine, where.peers, where.master, secret, named.engine_by)
 
 
@@ -297,7 +353,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}", fix="check its permissions"
         ) from error
-    known = ("connections", "project", "pipelines", "transform")
+    known = ("connections", "project", "pipelines", "spark", "transform")
     for key in content:
         if key not in known:
             raise UnknownName(f"{path} has no section [{key}]", fix=nearest(key, known))

@@ -84,6 +84,11 @@ def check_master(master: str) -> str:
             "master= is not the address of a cluster",
             fix='write "spark://host:port", "sc://host:port", "k8s://https://host:port" or "yarn"',
         )
+    if "@" in master:
+        raise ConfigError(
+            "master= may not hold a user or password",
+            fix="use master_secret, or a file of [spark] for Kubernetes",
+        )
     return master
 
 

@@ -27,14 +27,12 @@ from ematix_flow import (
 )
 from ematix_flow.backends import postgres, splits
 from ematix_flow.backends.base import SourceQuery
-from ematix_flow.backends.mysql import MySQL
 from ematix_flow.backends.postgres import Postgres
 from ematix_flow.backends.postgres_reads import in_parts
 from ematix_flow.backends.spool import spooling
 from ematix_flow.cli.asking import _show
 from ematix_flow.engine.settings import derive
 from ematix_flow.run.preview import preview_pipeline
-from harness.mysql import MariaDBHarness, MySQLHarness
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -473,43 +471,3 @@ def test_a_run_may_replace_the_table_that_it_reads(
     expected = plain(run_sql("SELECT id, upper(x) FROM mart.held"))
     in_place.sync()
     assert plain(run_sql("SELECT id, x FROM mart.held")) == expected
-
-
-BOTH = [
-    pytest.param(cls, id=cls.name, marks=pytest.mark.services(cls.service))
-    for cls in (MySQLHarness, MariaDBHarness)
-]
-
-
-@pytest.mark.parametrize("product", BOTH)
-def test_mysql_is_read_in_one_stream_of_one_moment(
-    product: type[MySQLHarness], request: pytest.FixtureRequest, tmp_path: Path, engine: Engine
-) -> None:
-    held = product(tmp_path, request.getfixturevalue(product.service))
-    with contextlib.closing(held):
-        source = MySQL(held.connection("origin"))
-        place = held.place("origin")
-        database = place.url.rsplit("/", 1)[1]
-        place.run(f"CREATE TABLE {database}.held (id INT PRIMARY KEY, amount INT)")
-        numbers = ", ".join(f"({n}, 100)" for n in range(ROWS))
-        place.run(f"INSERT INTO {database}.held VALUES {numbers}")
-        ended = threading.Event()
-
-        def write() -> None:
-            while not ended.is_set():
-                place.run(
-                    f"UPDATE {database}.held SET amount = amount + IF(id < {ROWS // 2}, -1, 1)"
-                )
-
-        query = SourceQuery("SELECT * FROM held")
-        assert source.how_read(query).startswith("in one stream: ")
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
-            for _ in range(3):
-                rows = source.read(engine, query).collect()
-                assert sorted(row["id"] for row in rows) == list(range(ROWS))
-                assert sum(row["amount"] for row in rows) == 100 * ROWS
-        finally:
-            ended.set()
-            writer.join()

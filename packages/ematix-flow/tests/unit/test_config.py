@@ -16,6 +16,7 @@ from ematix_flow.config import (
     project_settings,
     resolve_connection,
     set_connection,
+    spark_settings,
     tls_files,
 )
 from ematix_flow.errors import ConfigError, EmatixError, UnknownConnection, UnknownName
@@ -315,6 +316,15 @@ class TestPlacement:
         assert placement_of("load", declared).secret == "hidden"
         assert "hidden" not in repr(placement_of("load", declared))
 
+    def test_a_secret_is_not_for_a_master_that_was_named_before_it(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        project(folder, '[project]\nmaster = "spark://m:7077"\nmaster_secret = "hidden"\n')
+        assert placement_of("load", Placement()).secret == "hidden"
+        assert placement_of("load", Placement(master="k8s://https://k:1")).secret is None
+        monkeypatch.setenv("EMATIX_FLOW_MASTER", "sc://dev:15002")
+        assert placement_of("load", Placement()).secret is None
+
     @pytest.mark.parametrize(
         ("text", "says"),
         [
@@ -324,6 +334,7 @@ class TestPlacement:
             ("[project]\nmaster = 5", "master in [project] must be a text"),
             ("[project]\nmaster_secret = 5", "master_secret in [project] must be a text"),
             ("[project]\nmaster = 'http://a'", "is not the address of a cluster"),
+            ("[project]\nmaster = 'sc://me:hidden@a:1'", "may not hold a user or password"),
             (
                 "[project]\npeers = ['dns://a:1']\nmaster = 'yarn'",
                 "both peers in [project] and master in [project] are given",
@@ -358,3 +369,53 @@ class TestPlacement:
         for name in ("KEY", "CA"):
             monkeypatch.setenv(f"EMATIX_FLOW_TLS_{name}", "/y")
         assert tls_files() == config.TlsFiles(Path("/x"), Path("/y"), Path("/y"))
+
+
+class TestSparkSettings:
+    """What Spark is told on a cluster that is named by its master."""
+
+    def test_keys_are_joined(self, folder: Path) -> None:
+        assert spark_settings() == {}
+        project(
+            folder,
+            "[spark]\nexecutor.instances = 4\nexecutor.memory = '2g'\nspeculation = false\n"
+            "'kubernetes.executor.label.example.org/team' = 'data'\n"
+            "[spark.kubernetes]\nnamespace = 'etl'\n"
+            "executor.secretKeyRef.API_TOKEN = 'api:token'\n",
+        )
+        assert spark_settings() == {
+            "spark.executor.instances": "4",
+            "spark.executor.memory": "2g",
+            "spark.speculation": "false",
+            "spark.kubernetes.executor.label.example.org/team": "data",
+            "spark.kubernetes.namespace": "etl",
+            "spark.kubernetes.executor.secretKeyRef.API_TOKEN": "api:token",
+        }
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("master = 'local'", "[spark] may not set spark.master; name the cluster by master="),
+            ("sql.ansi.enabled = false", "[spark] may not set spark.sql.ansi.enabled; leave it"),
+            ("app.name = 'x'", "[spark] may not set spark.app.name"),
+            (
+                "kubernetes.authenticate.oauthToken = 'hidden'",
+                "may not hold a secret, as spark.kubernetes.authenticate.oauthToken is; name a",
+            ),
+            ("authenticate.secret = 'hidden'", "as spark.authenticate.secret is"),
+            ("executorEnv.DB_PASSWORD = 'hidden'", "as spark.executorEnv.DB_PASSWORD is"),
+            ("'hadoop.fs.s3a.secret.key' = 'hidden'", "as spark.hadoop.fs.s3a.secret.key is"),
+            ("'hadoop.fs.azure.account.key.a' = 'hidden'", "may not hold a secret"),
+            ("spark.executor.memory = '4g'", "leave out the spark. in front"),
+            ("jars = 'a.jar'", "[spark] may not set spark.jars"),
+            ("executor.instances = 'two'", "executor.instances in [spark] must be a whole number"),
+            ("executor.cores = [1]", "spark.executor.cores in [spark] must be a text, a number"),
+        ],
+    )
+    def test_what_is_refused(self, folder: Path, text: str, says: str) -> None:
+        path = project(folder, f"[spark]\n{text}\n")
+        with pytest.raises(ConfigError) as caught:
+            spark_settings()
+        assert says in str(caught.value)
+        assert "hidden" not in str(caught.value)
+        assert str(caught.value).startswith(str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -206,3 +207,45 @@ def test_marker_selects_the_tests_that_use_a_server(tmp_path: Path) -> None:
     assert "test_without" in listed
     assert "test_with\n" not in listed
     assert "test_named" not in listed
+
+
+MEMBER = """
+import os, sys, time
+open(sys.argv[1] + ".new", "w").write(str(os.getpid()))
+os.replace(sys.argv[1] + ".new", sys.argv[1])
+if len(sys.argv) > 2:
+    while not os.path.exists(sys.argv[2]):
+        time.sleep(0.02)
+    sys.exit()
+while True:
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("end", ["asked", "killed", "one ends"])
+def test_programs_that_end_together(tmp_path: Path, end: str) -> None:
+    files = [tmp_path / "one", tmp_path / "two"]
+    go = tmp_path / "go"
+    extra: list[list[str]] = [[], [str(go)] if end == "one ends" else []]
+    commands = [
+        [sys.executable, "-c", MEMBER, str(file), *more]
+        for file, more in zip(files, extra, strict=True)
+    ]
+    together = subprocess.Popen(
+        [sys.executable, str(ROOT / "services" / "together.py"), json.dumps(commands)]
+    )
+    try:
+        assert process.wait_until(lambda: all(f.exists() for f in files), timeout=20)
+        born = {int(f.read_text()): process.birth(int(f.read_text())) for f in files}
+        assert all(born.values())
+        if end == "one ends":
+            go.touch()
+        else:
+            together.send_signal(signal.SIGINT if end == "asked" else signal.SIGKILL)
+        assert together.wait(20) == {"asked": 0, "killed": -9, "one ends": 1}[end]
+    finally:
+        together.kill()
+        together.wait()
+    assert process.wait_until(
+        lambda: all(process.birth(pid) != birth for pid, birth in born.items()), timeout=20
+    )

@@ -27,34 +27,33 @@ from ematix_flow.backends.bookkeeping import SCHEMA
 from ematix_flow.backends.mysql_alterations import alterations_in, unfit
 from ematix_flow.backends.mysql_errors import translate
 from ematix_flow.backends.mysql_landing import MySQLLanding, scratch
-from ematix_flow.backends.mysql_session import Server, arguments, connected, server_of, sql_mode
+from ematix_flow.backends.mysql_reads import in_parts, read
+from ematix_flow.backends.mysql_session import Server, arguments, connected, server_of
 from ematix_flow.backends.mysql_types import (
     castable_type,
     constant,
     described_type,
     found_type,
-    in_form,
-    on_the_wire,
     plain_spelling,
     stored_type,
 )
 from ematix_flow.backends.mysql_windows import windows_apart
 from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.backends.sql_session import Session
+from ematix_flow.backends.visibility import is_elsewhere
 from ematix_flow.change import CHANGES, CURRENT, INCOMING, SIDE, SIDE_CHANGES, Revise
 from ematix_flow.connections import MySQLConnection
+from ematix_flow.engine.session import configured, slots
 from ematix_flow.errors import ConfigError, EmatixError, Transient, Unsupported
 from ematix_flow.model import Table, TableName
 from ematix_flow.sql.identifiers import column_list, quoted, split_name
-from ematix_flow.sql.spark import quote, spark_ddl
+from ematix_flow.sql.spark import spark_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from ematix_flow.engine.session import Engine
 
-# To Connector/J the least integer means: row by row as they come, kept neither here nor there.
-_STREAMED = str(-(1 << 31))
 _CREATION_LOCK = "ematix_flow.creation"
 _LOCK_SECONDS = 600
 _LONGEST_NAME = 64
@@ -404,58 +403,25 @@ class MySQL(SqlBackend):
         with self.session(read_only=True) as session:
             return tuple(
                 SourceColumn(f.name, described_type(f) or t.Text())
-                for f in self._described(session, query)
+                for f in self.fields_of(session, query)
             )
 
-    def _described(self, session: Session, query: SourceQuery) -> list[Any]:
+    def fields_of(self, session: Session, query: SourceQuery) -> list[Any]:
+        """The columns of a query as the server describes them."""
         with self.translated(), session.raw.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {self.subquery(query)} LIMIT 0")
             # The public description leaves out which texts are binary and which numbers unsigned.
             return list(cursor._result.fields)
 
     def how_read(self, query: SourceQuery) -> str:
-        """By one statement, which sees one state of the database from its begin to its end."""
-        return "in one stream: connections to MySQL and MariaDB cannot share a snapshot"
+        """In how many parts Spark would read the query, or why in one."""
+        spread = bool(is_elsewhere())
+        with self.session(read_only=True) as session:
+            return in_parts(self, session, query, slots(configured()), spread=spread).how
 
     def read(self, engine: Engine, query: SourceQuery) -> DataFrame:
-        """JDBC over the wrapped query, then the Spark form of every column."""
-        with self.session(read_only=True) as session:
-            fields = self._described(session, query)
-            mode = sql_mode(session.one("SELECT @@SESSION.sql_mode"))
-        items = ", ".join(
-            f"{on_the_wire(quoted(f.name, self.dialect), f)} AS {quoted(f.name, self.dialect)}"
-            for f in fields
-        )
-        engine.require_jars(self.jars)
-        address = self.address()
-        options: dict[str, Any] = {
-            "url": self._jdbc_url(),
-            "driver": "com.mysql.cj.jdbc.Driver",
-            "dbtable": f"(SELECT {items} FROM {self.subquery(query)}) AS jdbc_source",
-            "fetchsize": _STREAMED,
-            "characterEncoding": "UTF-8",
-            "connectionTimeZone": "UTC",
-            "allowPublicKeyRetrieval": "true",
-            "sslMode": self._tls(),
-            "sessionInitStatement": f"SET SESSION time_zone = '+00:00', sql_mode = '{mode}'",
-            **{k: address[k] for k in ("user", "password") if k in address},
-        }
-        rows = engine.spark.read.format("jdbc").options(**options).load()
-        return rows.selectExpr(*(f"{in_form(f.name, f)} AS {quote(f.name)}" for f in fields))
-
-    def _jdbc_url(self) -> str:
-        address = self.address()
-        where = f"{address.get('host', 'localhost')}:{address.get('port', 3306)}"
-        return f"jdbc:mysql://{where}/{address.get('database', '')}"
-
-    def _tls(self) -> str:
-        given = self.arguments()
-        if any(given.get(k) for k in ("ssl_ca", "ssl_cert", "ssl_verify_cert")):
-            raise Unsupported(
-                f"connection {self.name!r} verifies certificates, which reading does not do yet",
-                fix="leave the ssl_ options out where it is a source; it is still encrypted",
-            )
-        return "DISABLED" if given.get("ssl_disabled") else "PREFERRED"
+        """By JDBC, in one stream or in parts that begin together."""
+        return read(self, engine, query)
 
     def land(self, load: Load) -> MySQLLanding:
         """Stage in a table of the bookkeeping database."""

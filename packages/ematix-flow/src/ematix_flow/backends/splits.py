@@ -22,9 +22,9 @@ _LEAST_BYTES = 8 << 20
 _LEAST_FETCH = 100
 # Parts begin one after the other, so these would not mean the same in all of them.
 _CLOCKS = frozenset({"current_date", "current_time", "current_timestamp"})
-_CLOCKS |= {"localtime", "localtimestamp"}
+_CLOCKS |= {"localtime", "localtimestamp", "utc_date", "utc_time", "utc_timestamp"}
 _CLOCK_CALLS = frozenset({"age", "clock_timestamp", "now", "statement_timestamp", "timeofday"})
-_CLOCK_CALLS |= {"transaction_timestamp"}
+_CLOCK_CALLS |= {"transaction_timestamp", "curdate", "curtime", "sysdate", "unix_timestamp"}
 _CLOCK_WORDS = frozenset({"now", "today", "tomorrow", "yesterday"})
 _PLAIN_SELECT = frozenset({"expressions", "from_", "where"})
 _PLAIN_TABLE = frozenset({"this", "db", "catalog", "alias"})

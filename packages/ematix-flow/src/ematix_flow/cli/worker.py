@@ -54,6 +54,8 @@ def worker(
     A driver asks for a Spark worker; it is started, joins the driver, and ends with the run, or
     when the driver falls silent. Driver and worker show certificates of the same authority. What
     is not given is taken from EMATIX_FLOW_TLS_CERT, EMATIX_FLOW_TLS_KEY and EMATIX_FLOW_TLS_CA.
+
+    "flow-worker executor" is what pods run that a master= of k8s:// has made.
     """
     from ematix_flow.config import TlsFiles, tls_files
     from ematix_flow.engine import machine
@@ -122,9 +124,14 @@ def _size(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until told to stop; every failure is one line."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if given == ["executor"]:
+            from ematix_flow.engine.executor import become_executor
+
+            become_executor()
         code = worker.main(
-            list(sys.argv[1:] if arguments is None else arguments),
+            given,
             prog_name="flow-worker",
             standalone_mode=False,
         )

@@ -252,6 +252,15 @@ def peer_timeout() -> float:
     return seconds
 
 
+def patience(timeout: float) -> dict[str, str]:
+    """How long Spark waits for a machine that has fallen silent."""
+    return {
+        "spark.network.timeout": f"{max(int(timeout), 2)}s",
+        "spark.executor.heartbeatInterval": f"{max(int(timeout * 1000 / 6), 500)}ms",
+        "spark.network.timeoutInterval": f"{max(int(timeout * 1000 / 4), 500)}ms",
+    }
+
+
 def _secured(timeout: float) -> dict[str, str]:
     """What master, workers, driver and executors agree on: secrets of this run, and patience."""
     key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
@@ -268,7 +277,7 @@ def _secured(timeout: float) -> dict[str, str]:
         "spark.ui.killEnabled": "false",
         "spark.master.rest.enabled": "false",
         "spark.worker.timeout": str(max(int(timeout), 2)),
-        "spark.network.timeout": f"{max(int(timeout), 2)}s",
+        "spark.network.timeout": patience(timeout)["spark.network.timeout"],
     }
 
 
@@ -283,8 +292,7 @@ def _spread(
         "spark.driver.host": here,
         "spark.driver.bindAddress": here,
         "spark.executor.memory": f"{heap >> 20}m",
-        "spark.executor.heartbeatInterval": f"{max(int(timeout * 1000 / 6), 500)}ms",
-        "spark.network.timeoutInterval": f"{max(int(timeout * 1000 / 4), 500)}ms",
+        **patience(timeout),
         "spark.sql.shuffle.partitions": str(shuffle_partitions(slots)),
         **executor_conf(settings.jars),
     }

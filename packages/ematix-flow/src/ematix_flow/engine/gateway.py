@@ -59,7 +59,7 @@ def open_session(gateway: Any, conf: Mapping[str, str], *, python: str) -> Spark
     handler = signal.getsignal(signal.SIGINT)
     try:
         with environment({"PYSPARK_PYTHON": python}):
-            SparkContext._ensure_initialized(gateway=gateway)
+            hold(gateway)
             spark_conf = SparkConf(loadDefaults=False, _jvm=gateway.jvm)
             for key, value in conf.items():
                 spark_conf.set(key, value)
@@ -68,6 +68,13 @@ def open_session(gateway: Any, conf: Mapping[str, str], *, python: str) -> Spark
     finally:
         if main_thread:
             signal.signal(signal.SIGINT, handler)
+
+
+def hold(gateway: Any) -> None:
+    """Make a gateway PySpark's own before there is a session: it reads errors through it."""
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized(gateway=gateway)
 
 
 def expect_loss() -> None:

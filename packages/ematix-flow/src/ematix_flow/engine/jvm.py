@@ -55,7 +55,7 @@ _WITHOUT_PASSWORDS = r"%replace{%m%n%ex}{([A-Za-z][A-Za-z0-9+.-]*://[^\\s:/@]*):
 
 # The gateway class is Spark's "interpreter": unless its logger names the level of the root,
 # Spark prints two lines about the level it chose.
-_LOGGING = f"""\
+LOGGING = f"""\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
 appender.file.type = Console
@@ -72,7 +72,10 @@ logger.native.level = error
 
 @dataclass(frozen=True)
 class JvmPlan:
-    """All that decides how a JVM is started. Properties may be secret: never in ``ps``."""
+    """All that decides how a JVM is started. Properties may be secret: never in ``ps``.
+
+    A variable of ``environment`` that is empty is taken away.
+    """
 
     java: Java
     heap_bytes: int
@@ -134,11 +137,14 @@ class Jvm:
         self.plan = plan
         self.log = log
         self._address = workspace.path / "gateway"
-        logging = workspace.write("log4j2.properties", _LOGGING)
+        logging = workspace.write("log4j2.properties", LOGGING)
         temporary = workspace.folder("tmp")
         # By environment, as Spark warns about its own setting of the same meaning.
         local = {"SPARK_LOCAL_DIRS": str(workspace.folder("local"))}
         environment = {**local, **os.environ, **dict(plan.environment)}
+        for name, value in plan.environment:
+            if not value:
+                del environment[name]
         if plan.programs:
             folder = workspace.folder("bin")
             for name, text in plan.programs:

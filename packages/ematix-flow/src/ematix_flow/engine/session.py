@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from ematix_flow.config import LOCAL, SAIL, engine_choice
+from ematix_flow.config import LOCAL, SAIL, engine_choice, spark_settings
 from ematix_flow.engine.placing import Place, current_place
 from ematix_flow.engine.protocol import Engine, Job, Progress
 from ematix_flow.engine.settings import EngineSettings, derive, secured_conf
@@ -69,7 +69,8 @@ class _Process:
 
     def open(self, settings: EngineSettings) -> Engine:
         with self._lock:
-            if self._coming is not None and self._settings != settings:
+            known = self._settings
+            if self._coming is not None and known is not None and not _are_alike(known, settings):
                 # It was asked for too early: whether it came up is of no concern any more.
                 with contextlib.suppress(Exception):
                     self._receive()
@@ -77,7 +78,7 @@ class _Process:
             if self._engine is not None and self._engine.alive:
                 if self._settings == settings:
                     return self._engine
-                if self._settings is not None and _differ_in_jars_only(self._settings, settings):
+                if self._settings is not None and _are_alike(self._settings, settings):
                     self._engine.require_jars(settings.jars)
                     return self._engine
                 if _is_busy(self._engine):
@@ -212,14 +213,18 @@ def _distributed(place: Place, needs: Sequence[str]) -> EngineSettings:
     if place.is_server:
         return derive(remote=place.server)
     secured = {} if place.secret is None else secured_conf(place.secret)
-    return derive(master=str(place.master), conf=secured, jars=needs)
+    conf = {**spark_settings(), **secured}
+    return derive(master=str(place.master), conf=conf, jars=needs)
 
 
 def slots(settings: EngineSettings) -> int:
     """How many tasks run at once: those of all machines that take part, if they are known."""
     engine, place = current_engine(), current_place()
-    told = place.cores if engine is None and place is not None else None
-    return int(getattr(engine, "slots", told or settings.cores))
+    if place is None or not place.is_distributed:
+        return settings.cores
+    if engine is not None and hasattr(engine, "slots"):
+        return int(engine.slots)
+    return place.cores or settings.cores
 
 
 @contextlib.contextmanager
@@ -309,6 +314,10 @@ def _open(settings: EngineSettings) -> Engine:
                 fix="stop that session, or run the pipeline in a process of its own",
             )
         return adopted
+    if settings.master.startswith("k8s://"):
+        from ematix_flow.engine.kube import launch_on_kubernetes
+
+        return launch_on_kubernetes(settings)
     if not settings.is_local:
         from ematix_flow.engine.spread import launch_on_master
 
@@ -322,7 +331,8 @@ def _open(settings: EngineSettings) -> Engine:
     return launch(settings)
 
 
-def _differ_in_jars_only(one: EngineSettings, other: EngineSettings) -> bool:
+def _are_alike(one: EngineSettings, other: EngineSettings) -> bool:
+    """Whether one engine serves both: jars can be added."""
     return dataclasses.replace(one, jars=()) == dataclasses.replace(other, jars=())
 
 

@@ -111,7 +111,7 @@ def launch_on_master(settings: EngineSettings) -> ClassicEngine:
     if settings.master.startswith("spark://") and masters:
         masters = _reachable(masters)
         here = own_address(*masters[0])
-        conf |= {"spark.driver.host": here, "spark.driver.bindAddress": here}
+        conf |= driver_address(here)
     whole = tuple(sorted({**conf, **dict(settings.conf)}.items()))
 
     def knock(jvm: Any) -> None:
@@ -138,9 +138,9 @@ def _knock(jvm: Any, masters: Sequence[tuple[str, int]], settings: Mapping[str, 
     secured = getattr(jvm, "org.apache.spark.SecurityManager")(
         conf, none, entries.AUTH_SECRET_FILE()
     )
-    here = settings["spark.driver.host"]
+    bound, here = settings["spark.driver.bindAddress"], settings["spark.driver.host"]
     rpc = getattr(getattr(jvm, "org.apache.spark.rpc.RpcEnv$"), "MODULE$")
-    environment = rpc.create("knock", here, here, 0, conf, secured, 1, True)
+    environment = rpc.create("knock", bound, here, 0, conf, secured, 1, True)
     try:
         for host, port in masters:
             address = getattr(jvm, "org.apache.spark.rpc.RpcAddress")(host, port)
@@ -190,6 +190,21 @@ def executor_conf(jars: Sequence[str]) -> dict[str, str]:
     if paths:
         conf["spark.jars"] = ",".join(jar.as_uri() for jar in paths)
     return conf
+
+
+def driver_address(here: str) -> dict[str, str]:
+    """By which address others reach the driver, and on which it listens."""
+    try:
+        with socket.create_server((here, 0), family=_family(here)):
+            bound = here
+    except OSError:
+        # That of a gateway before this machine.
+        bound = "::" if ":" in here else "0.0.0.0"  # noqa: S104 - who asks must know a secret
+    return {"spark.driver.host": here, "spark.driver.bindAddress": bound}
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def own_address(host: str, port: int) -> str:

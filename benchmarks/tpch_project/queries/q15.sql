@@ -1,0 +1,11 @@
+WITH revenue AS (
+    SELECT l_suppkey, sum(l_extendedprice * (1 - l_discount)) AS total_revenue
+    FROM lineitem
+    WHERE l_shipdate >= DATE '1996-01-01' AND l_shipdate < DATE '1996-04-01'
+    GROUP BY l_suppkey
+)
+
+SELECT s_suppkey, s_name, s_address, s_phone, total_revenue
+FROM supplier
+JOIN revenue ON l_suppkey = s_suppkey
+WHERE total_revenue = (SELECT max(total_revenue) FROM revenue)

@@ -1,0 +1,104 @@
+"""What the API server is asked before anything is made: one sentence for each of its refusals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ematix_flow.engine.kube_api import KubeRefusal
+from ematix_flow.engine.kube_pods import Pods
+from ematix_flow.engine.workspace import Workspace
+from quick_java import quick_java
+
+from .apis import api_of, jvm
+from .conftest import Project
+
+_MERGE = "application/merge-patch+json"
+Changed = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Any]:
+    """One JVM for all questions."""
+    with quick_java(), jvm() as opened:
+        yield opened
+
+
+def of_nobody(project: Project) -> Changed:
+    project.token_file.write_text("this-is-no-token-of-anybody")
+    return {}
+
+
+def in_no_namespace(project: Project) -> Changed:
+    project.token_file.write_text(project.kube.token)
+    return {"kubernetes_namespace": "nowhere"}
+
+
+def without_rights(project: Project) -> Changed:
+    project.token_file.write_text(project.kube.account_token(project.namespace, "stranger"))
+    return {}
+
+
+def beyond_the_quota(project: Project) -> Changed:
+    quota: dict[str, Any] = {
+        "metadata": {"name": "small"},
+        "spec": {"hard": {"requests.cpu": "1", "requests.memory": "8Gi"}},
+    }
+    path = f"/api/v1/namespaces/{project.namespace}/resourcequotas"
+    project.kube.call("POST", path, quota)
+    # A controller would say what is used.
+    hard = quota["spec"]["hard"]
+    status = {"status": {"hard": hard, "used": {"requests.cpu": "0", "requests.memory": "0"}}}
+    project.kube.call("PATCH", f"{path}/small/status", status, kind=_MERGE)
+    return {"executor_cores": "4"}
+
+
+def with_a_wrong_label(project: Project) -> Changed:
+    return {"kubernetes_executor_label_team": "not a label"}
+
+
+def of_an_unknown_authority(project: Project) -> Changed:
+    return {"kubernetes_authenticate_caCertFile": ""}
+
+
+def ask(gateway: Any, project: Project, given: Changed) -> None:
+    """Whether such pods may be made."""
+    folder = Workspace()
+    try:
+        api = api_of(gateway, project, given, folder)
+        Pods(api, "check").check(api.executor_pod())
+    finally:
+        folder.remove()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (of_nobody, "does not know who asks; renew the token in the file"),
+        (in_no_namespace, "has no namespace 'nowhere'; create it, or correct"),
+        (without_rights, "refuses a pod: pods is forbidden: .*; have the rights given"),
+        (beyond_the_quota, "refuses a pod: .* exceeded quota: small.*; ask for fewer or smaller"),
+        (with_a_wrong_label, "refuses a pod: .* is invalid: metadata.labels: .*; correct the"),
+        (of_an_unknown_authority, "cannot be asked: its certificate is not one of an authority"),
+    ],
+)
+def test_what_is_refused(
+    gateway: Any, project: Project, wrong: Callable[[Project], Changed], says: str
+) -> None:
+    given = project.settings(**wrong(project))
+    token = project.token_file.read_text().strip()
+    with pytest.raises(KubeRefusal) as caught:
+        ask(gateway, project, given)
+    said = str(caught.value)
+    assert re.search(says, said), said
+    assert "\n" not in said
+    assert token not in said
+    assert project.left() == {}
+
+
+def test_a_pod_that_is_as_it_should_be_is_not_made_either(gateway: Any, project: Project) -> None:
+    ask(gateway, project, project.settings())
+    assert project.left() == {}
