@@ -28,8 +28,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
-OFTEN = ("mysql", "parquet")
-SELDOM = ("mariadb", "sqlite", "duckdb", "delta")
+OFTEN = ("mysql",)
+SELDOM = ("mariadb", "sqlite", "duckdb", "delta", "parquet")
 KILLED = ("mysql", "mariadb", "delta", "parquet", "duckdb")
 
 

@@ -6,6 +6,7 @@ folders travels with the run.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
 import sysconfig
@@ -70,10 +71,14 @@ def _sources(root: Path) -> Iterator[Path]:
 
 
 def _is_the_users(path: Path) -> bool:
-    installed = sysconfig.get_paths()
-    places = (installed["stdlib"], installed["platlib"], installed["purelib"], *_OUR_OWN)
     text = str(path)
-    return not text.startswith(tuple(places)) and "site-packages" not in text
+    return not text.startswith(_installed()) and "site-packages" not in text
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    found = sysconfig.get_paths()
+    return (found["stdlib"], found["platlib"], found["purelib"], *_OUR_OWN)
 
 
 _OUR_OWN = (str(Path(__file__).parent.parent),)
