@@ -28,9 +28,9 @@ from scaling import Constants, renew
 from tpch import make_data
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
-NOTES = int(os.environ.get("BENCH_NOTES", "200000"))
-MANY = int(os.environ.get("BENCH_MANY", "1000000"))
-SCALE = float(os.environ.get("BENCH_SCALE", "0.3"))
+NOTES = int(os.environ.get("BENCH_NOTES", "100000"))
+MANY = int(os.environ.get("BENCH_MANY", "500000"))
+SCALE = float(os.environ.get("BENCH_SCALE", "0.2"))
 FEW = 2_000
 CREWS = (1, 2, 4)
 LOADS = {"transform": "CPU-bound transform, Postgres → Postgres", "tpch": "TPC-H mix"}
@@ -157,7 +157,7 @@ def measure_forming(field: Field) -> dict[str, list[float]]:
     script = str(HERE / "rivals" / "cluster_loads.py")
     there = field.env(hand(2), **_by_hand(2, field.standalone(secured=False)))
     submit = [SUBMIT, "--master", there["BENCH_MASTER"], _BY_HAND, "form"]
-    crews = {count: field.env(workers_of(count), **field.crew(count)) for count in CREWS}
+    crews = {count: field.env(workers_of(count), **field.crew(count)) for count in (1, 2)}
     runs: dict[str, Callable[[], float]] = {
         f"first task: {workers_of(count)}": (
             lambda env=env: until_first_task([sys.executable, script, "form"], env)
@@ -183,22 +183,19 @@ def measure_security(field: Field) -> dict[str, list[float]]:
 
 def measure_costs(field: Field) -> dict[str, list[float]]:
     """Where one load differs from another in one thing only."""
-    ours = {count: field.ours(workers_of(count), count) for count in (1, 2)}
+    one, two = (field.ours(workers_of(count), count) for count in (1, 2))
+    loads = ("100 requests", "few rows in 2", "few rows in 50", "copied")
     taken: dict[str, list[float]] = {}
     for turn in range(ROUNDS + 1):
-        for count, loader in ours.items():
-            forget(field.targets[workers_of(count)])
-            loads = ["100 requests", "100 tasks", "1100 tasks", "few rows in 2", "few rows in 2"]
-            loads += ["few rows in 50", "few rows in 50", "copied", "copied"]
-            seen: set[str] = set()
-            for load in loads:
-                # The first creates the table, the second adds to it.
-                what = f"{load}, again" if load in seen else load
-                seen.add(load)
-                seconds = loader.load(load)
-                print(f"round {turn}: {what}: {workers_of(count)} {seconds:.2f} s", flush=True)
-                if turn:
-                    taken.setdefault(f"{what}: {workers_of(count)}", []).append(seconds)
+        forget(field.targets[workers_of(1)])
+        measured = {f"{load}: {workers_of(1)}": one.load(load) for load in loads}
+        # The first has created the table, the second adds to it.
+        measured |= {f"{load}, again: {workers_of(1)}": one.load(load) for load in loads[1:]}
+        measured |= {f"{n} tasks: {workers_of(2)}": two.load(f"{n} tasks") for n in (100, 1100)}
+        for name, seconds in measured.items():
+            print(f"round {turn}: {name} {seconds:.3f} s", flush=True)
+            if turn:
+                taken.setdefault(name, []).append(seconds)
     return taken
 
 
