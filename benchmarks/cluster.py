@@ -105,7 +105,11 @@ _BY_HAND = str(HERE / "rivals" / "spark_loads.py")
 
 
 def _by_hand(slots: int, on: Standalone | None) -> dict[str, str]:
-    told = {"BENCH_SLOTS": str(slots), "SPARK_LOCAL_IP": "127.0.0.1"}
+    told = {
+        "BENCH_SLOTS": str(slots),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
     if on is None:
         return {**told, "BENCH_MASTER": f"local[{slots}]"}
     # In a file, because a command line could be read by anybody.
