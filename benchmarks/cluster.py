@@ -1,7 +1,7 @@
-"""What a second worker is worth: the same loads on 1, 2 and 4 workers of one core each.
+"""What a second worker is worth: the same loads on one and on two workers of one core each.
 
-Beside them Spark alone on one and on two threads, and the same work written by hand for a
-standalone cluster of Spark's own. What it costs to form the cluster, and to encrypt what goes
+Beside them the same work written by hand, for Spark alone with two threads and for a standalone
+cluster of Spark's own. What it costs to form the cluster, and to encrypt what goes
 between machines, is measured apart, and so are the constants of docs/concepts/scaling.md.
 """
 
@@ -28,11 +28,11 @@ from scaling import Constants, renew
 from tpch import make_data
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
-NOTES = int(os.environ.get("BENCH_NOTES", "100000"))
+NOTES = int(os.environ.get("BENCH_NOTES", "200000"))
 MANY = int(os.environ.get("BENCH_MANY", "500000"))
 SCALE = float(os.environ.get("BENCH_SCALE", "0.2"))
 FEW = 2_000
-CREWS = (1, 2, 4)
+CREWS = (1, 2)
 LOADS = {"transform": "CPU-bound transform, Postgres → Postgres", "tpch": "TPC-H mix"}
 SUBMIT = str(Path(sys.executable).with_name("spark-submit"))
 
@@ -138,9 +138,8 @@ def warmed(loaders: Mapping[str, Loader], loads: list[str]) -> dict[str, list[fl
 def measure_loads(field: Field) -> dict[str, list[float]]:
     cluster = field.standalone(secured=False)
     loaders = {workers_of(count): field.ours(workers_of(count), count) for count in CREWS}
-    for slots in (1, 2):
-        loaders[hand(slots)] = field.by_hand(hand(slots), slots, cluster)
-        loaders[alone(slots)] = field.by_hand(alone(slots), slots)
+    loaders[hand(2)] = field.by_hand(hand(2), 2, cluster)
+    loaders[alone(2)] = field.by_hand(alone(2), 2)
     return warmed(loaders, list(LOADS))
 
 
@@ -161,7 +160,7 @@ def measure_forming(field: Field) -> dict[str, list[float]]:
     script = str(HERE / "rivals" / "cluster_loads.py")
     there = field.env(hand(2), **_by_hand(2, field.standalone(secured=False)))
     submit = [SUBMIT, "--master", there["BENCH_MASTER"], _BY_HAND, "form"]
-    crews = {count: field.env(workers_of(count), **field.crew(count)) for count in (1, 2)}
+    crews = {count: field.env(workers_of(count), **field.crew(count)) for count in CREWS}
     runs: dict[str, Callable[[], float]] = {
         f"first task: {workers_of(count)}": (
             lambda env=env: until_first_task([sys.executable, script, "form"], env)
@@ -187,7 +186,7 @@ def measure_security(field: Field) -> dict[str, list[float]]:
 
 def measure_costs(field: Field) -> dict[str, list[float]]:
     """Where one load differs from another in one thing only."""
-    one, two = (field.ours(workers_of(count), count) for count in (1, 2))
+    one, two = (field.ours(workers_of(count), count) for count in CREWS)
     loads = ("100 requests", "few rows in 2", "few rows in 50", "copied")
     taken: dict[str, list[float]] = {}
     for turn in range(ROUNDS + 1):
@@ -265,7 +264,7 @@ def _pair(load: str, ours: int, theirs: int) -> tuple[str, str]:
 
 def main() -> int:
     home = Path(tempfile.mkdtemp(prefix="ematix-bench-"))
-    names = [workers_of(c) for c in CREWS] + [hand(1), hand(2), alone(1), alone(2)]
+    names = [workers_of(c) for c in CREWS] + [hand(2), alone(2)]
     taken: dict[str, list[float]] = {}
     try:
         with databases(*names) as (source, targets):

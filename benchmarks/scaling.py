@@ -134,7 +134,7 @@ def measured(constants: Constants) -> str:
         "partition written to PostgreSQL: connection, claim, commit": (
             f"{constants.partition * 1e3:.0f} ms"
         ),
-        "row, with 40 digests": f"{constants.transformed_row * 1e6:.1f} µs",
+        "row, with 60 digests": f"{constants.transformed_row * 1e6:.1f} µs",
         "row, only copied": f"{constants.copied_row * 1e6:.1f} µs",
         "ingest of a row": f"{constants.ingested_row * 1e6:.2f} µs",
         "insert of a row": f"{constants.inserted_row * 1e6:.2f} µs",
