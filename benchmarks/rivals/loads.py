@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# Each row costs as much processor time as forty digests, and nothing else.
+# Each row costs as much processor time as sixty digests, and nothing else.
 TRANSFORM = (
-    "SELECT id, aggregate(sequence(1, 40), note, (held, i) -> sha2(held, 256)) AS note FROM source"
+    "SELECT id, aggregate(sequence(1, 60), note, (held, i) -> sha2(held, 256)) AS note FROM source"
 )
-# Of TPC-H: one scan, three kinds of joins, one aggregate over all orders.
-MIX = ("q01", "q03", "q09", "q18", "q21")
+# Of TPC-H: one scan, one chain of joins, one aggregate over all orders.
+MIX = ("q01", "q09", "q18")

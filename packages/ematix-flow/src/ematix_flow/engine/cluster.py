@@ -28,7 +28,12 @@ from ematix_flow.engine.failures import translate
 from ematix_flow.engine.peer_client import PeerClient, PeerLost
 from ematix_flow.engine.peer_protocol import WORKER_PYTHON, Offer, Order, client_tls
 from ematix_flow.engine.protocol import Job
-from ematix_flow.engine.settings import EngineSettings, context_conf, shuffle_partitions
+from ematix_flow.engine.settings import (
+    EngineSettings,
+    broadcast_threshold,
+    context_conf,
+    shuffle_partitions,
+)
 from ematix_flow.engine.spark_worker import programs
 from ematix_flow.engine.spread import SpreadEngine, executor_conf, own_address
 from ematix_flow.errors import EmatixError, EngineError
@@ -294,6 +299,10 @@ def _spread(
         "spark.executor.memory": f"{heap >> 20}m",
         **patience(timeout),
         "spark.sql.shuffle.partitions": str(shuffle_partitions(slots)),
+        # It is held by every peer, so the smallest decides.
+        "spark.sql.autoBroadcastJoinThreshold": str(
+            min(settings.broadcast_threshold_bytes, broadcast_threshold(heap))
+        ),
         **executor_conf(settings.jars),
     }
 

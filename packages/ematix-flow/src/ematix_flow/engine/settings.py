@@ -72,7 +72,7 @@ def derive(
         cores=available,
         driver_memory_bytes=memory,
         shuffle_partitions=shuffle_partitions(available),
-        broadcast_threshold_bytes=min(max(memory // 64, 10 * _MIB), 64 * _MIB),
+        broadcast_threshold_bytes=broadcast_threshold(memory),
         conf=tuple(sorted((conf or {}).items())),
         jars=tuple(dict.fromkeys(jars)),
         work_dir=work_dir,
@@ -84,6 +84,11 @@ def driver_memory(memory_bytes: int) -> int:
     """A quarter of the memory, between 1 and 8 GiB, never more than half of it."""
     wanted = min(max(memory_bytes // 4, _GIB), 8 * _GIB)
     return max(min(wanted, memory_bytes // 2), 256 * _MIB)
+
+
+def broadcast_threshold(heap_bytes: int) -> int:
+    """What may be held in every heap of that size beside all else, from 10 to 64 MiB."""
+    return min(max(heap_bytes // 64, 10 * _MIB), 64 * _MIB)
 
 
 def shuffle_partitions(cores: int, input_bytes: int | None = None) -> int:
