@@ -146,7 +146,8 @@ class Kubelet:
             self._tell(name, "Pending", {"waiting": reason})
             return
         folder = self.folder / uid
-        folder.mkdir()
+        # There already if something of the pod was not yet there.
+        folder.mkdir(exist_ok=True)
         log = folder / "container.log"
         program, *arguments = [*spec["command"], *spec["args"]]
         with log.open("wb") as file:
@@ -187,7 +188,7 @@ class Kubelet:
     def _volume(self, pod: dict[str, Any], name: str, folder: Path) -> Path:
         (volume,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == name]
         place = folder / name
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         if "secret" in volume:
             secret = self.kube.call("GET", self._path("secrets", volume["secret"]["secretName"]))
             for key, value in secret["data"].items():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ematix_flow.engine import kube_pods
 from ematix_flow.engine.kube_api import KubeRefusal
 from ematix_flow.engine.kube_pods import Pods
 from ematix_flow.engine.workspace import Workspace
@@ -102,3 +104,27 @@ def test_what_is_refused(
 def test_a_pod_that_is_as_it_should_be_is_not_made_either(gateway: Any, project: Project) -> None:
     ask(gateway, project, project.settings())
     assert project.left() == {}
+
+
+def test_a_driver_that_is_a_pod_knows_itself(
+    gateway: Any, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = tmp_path / "account"
+    account.mkdir()
+    (account / "namespace").write_text(f"{project.namespace}\n")
+    monkeypatch.setattr(kube_pods, "_ACCOUNT", account)
+    pod = {"metadata": {"name": "me"}, "spec": {"containers": [{"name": "d", "image": "d"}]}}
+    project.kube.call("POST", f"/api/v1/namespaces/{project.namespace}/pods", pod)
+    folder = Workspace()
+    try:
+        api = api_of(gateway, project, project.settings(kubernetes_namespace=""), folder)
+    finally:
+        folder.remove()
+    assert api.namespace == project.namespace
+    found = {}
+    for host in ("me", "another", ""):
+        monkeypatch.setenv("HOSTNAME", host)
+        found[host] = kube_pods.driver_pod(api, {})
+    assert found == {"me": "me", "another": None, "": None}
+    named = {"spark.kubernetes.driver.pod.name": "you"}
+    assert kube_pods.driver_pod(api, named) == "you"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from cluster.work import Gate, Running
 from ematix_flow import ematix
 from ematix_flow.connections import ObjectStoreLocalConnection
 from ematix_flow.engine.session import current_engine
+from ematix_flow.errors import EngineError
 from ematix_flow.registry import register_connection
 
 from .conftest import IMAGE, Project
@@ -106,6 +108,35 @@ def test_a_load_of_which_a_pod_is_lost(
     assert kubelet.running == []
 
 
+@pytest.mark.soak
+def test_a_load_that_loses_all_pods_for_good(
+    *,
+    project: Project,
+    kubelet: Kubelet,
+    databases: tuple[str, str],
+    module: ModuleType,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("EMATIX_FLOW_POD_TIMEOUT", "30")
+    project.write(executor_instances="1")
+    work.fill(databases[0])
+    running = Running(work.pipeline(module, gate, [], master=project.master))
+    held(running, gate, kubelet, 1)
+    kubelet.images = frozenset()
+    (lost,) = gate.hosts
+    path = f"/api/v1/namespaces/{project.namespace}/pods/{lost}?gracePeriodSeconds=0"
+    project.kube.call("DELETE", path)
+    with pytest.raises(EngineError) as caught:
+        running.result()
+    assert re.match(
+        r"there are no executors any more: pod \S+-exec-2 is pending \(ImagePullBackOff: ",
+        str(caught.value),
+    ), caught.value
+    assert work.loaded(databases[1]) == []
+    wait_until(lambda: project.left() == {}, what="nothing is left")
+
+
 def check_pod(pod: dict[str, Any], secret: dict[str, Any], driver: dict[str, Any]) -> None:
     """Exactly what is promised, and nothing secret."""
     meta, spec = pod["metadata"], pod["spec"]
@@ -141,6 +172,7 @@ def check_pod(pod: dict[str, Any], secret: dict[str, Any], driver: dict[str, Any
     assert volume["secret"]["secretName"] == secret["metadata"]["name"]
 
 
+@pytest.mark.soak
 def test_a_load_of_shared_files_from_a_script(
     project: Project, kubelet: Kubelet, databases: tuple[str, str], tmp_path: Path
 ) -> None:

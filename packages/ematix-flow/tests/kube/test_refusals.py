@@ -44,6 +44,13 @@ def test_no_image(pipeline: Pipeline, project: Project) -> None:
     assert project.left() == {}
 
 
+@pytest.mark.parametrize("count", ["0", "many", "1.5"])
+def test_a_wrong_number(pipeline: Pipeline, project: Project, count: str) -> None:
+    project.write(executor_instances=count)
+    said = refused(pipeline, project)
+    assert "spark.executor.instances in [spark] must be a whole number; write 1 or more" in said
+
+
 @pytest.mark.slow
 def test_an_image_that_cannot_be_pulled(
     pipeline: Pipeline, project: Project, kubelet: Kubelet

@@ -50,10 +50,17 @@ class KubeEngine(SpreadEngine):
     per_run = True
 
     def __init__(
-        self, spark: SparkSession, settings: EngineSettings, *, host: Host, pods: Pods, wanted: int
+        self,
+        spark: SparkSession,
+        settings: EngineSettings,
+        *,
+        host: Host,
+        pods: Pods,
+        wanted: int,
+        slots: int,
     ) -> None:
         super().__init__(spark, settings, host=host)
-        self.slots = wanted * int(spark.sparkContext.getConf().get("spark.executor.cores", "1"))
+        self.slots = slots
         self._wanted = wanted
         self._pods = pods
         self._timeout = pod_timeout()
@@ -106,6 +113,7 @@ class KubeEngine(SpreadEngine):
                     break
                 raise self._late()
             time.sleep(_PAUSE)
+        self._pods.calm_down()
         self._watching.start()
 
     def _late(self) -> EngineError:
@@ -198,7 +206,7 @@ def launch_on_kubernetes(settings: EngineSettings) -> KubeEngine:
         pods.keep_secret(secret, inside)
         pods.watch()
         spark = gateways.open_session(host.gateway, conf, python=WORKER_PYTHON)
-        engine = KubeEngine(spark, settings, host=host, pods=pods, wanted=wanted)
+        engine = KubeEngine(spark, settings, host=host, pods=pods, wanted=wanted, slots=slots)
         engine.begin()
         return engine
     except BaseException as error:

@@ -50,7 +50,7 @@ _HOPELESS = frozenset(
 )
 _LONGEST = 400
 _GONE = 404
-_PAUSE = 0.2
+_PAUSE, _LONG_PAUSE = 0.2, 3.0
 _FORGOTTEN = timedelta(hours=1)
 
 
@@ -110,6 +110,7 @@ class Pods:
         self._run = run
         self._secret: dict[str, Any] | None = None
         self._owners: set[str] = set()
+        self._pause = _PAUSE
         self._stopped = threading.Event()
         self._watching = threading.Thread(target=self._watch, name="ematix-pods", daemon=True)
         self.seen: dict[str, PodState] = {}
@@ -150,8 +151,12 @@ class Pods:
         """Keep account of the pods from now on: Spark removes at once what has failed."""
         self._watching.start()
 
+    def calm_down(self) -> None:
+        """Look less often: the executors are there."""
+        self._pause = _LONG_PAUSE
+
     def _watch(self) -> None:
-        while not self._stopped.wait(_PAUSE):
+        while not self._stopped.wait(self._pause):
             # The API may be away for a while.
             with contextlib.suppress(Exception):
                 self.look()
@@ -245,6 +250,9 @@ def pod_conf(
         # We wait for executors ourselves, and see why they do not come.
         "spark.scheduler.minRegisteredResourcesRatio": "0",
         "spark.executor.maxNumFailures": "20",
+        # How soon a pod is replaced that has gone without a word; Spark would take its time.
+        "spark.kubernetes.executor.apiPollingInterval": "5s",
+        "spark.kubernetes.executor.missingPodDetectDelta": "10s",
         **given,
         "spark.kubernetes.executor.podNamePrefix": secret_name(run),
         f"spark.kubernetes.executor.label.{_MANAGER}": "ematix-flow",
@@ -315,9 +323,10 @@ def driver_pod(api: KubeApi, given: Mapping[str, str]) -> str | None:
     named = given.get("spark.kubernetes.driver.pod.name")
     if named is not None or _own_namespace() != api.namespace:
         return named
-    name = os.environ.get("HOSTNAME", "")
-    try:
-        api.call("GET", f"pods/{name}")
-    except KubeRefusal:
-        return None
-    return name or None
+    name = os.environ.get("HOSTNAME") or None
+    if name is not None:
+        try:
+            api.call("GET", f"pods/{name}")
+        except KubeRefusal:
+            return None
+    return name

@@ -104,7 +104,7 @@ def test_what_is_given_wins_over_defaults_but_not_over_what_is_ours(workspace: W
     given = {**GIVEN, "spark.executor.memory": "7g", "spark.authenticate": "false"}
     conf = pod_conf(given, "r1", secret=b"hidden", workspace=workspace)
     assert conf["spark.executor.memory"] == "7g"
-    assert conf["spark.executor.instances"] == "2"
+    assert conf["spark.executor.memoryOverheadFactor"] == "0.4"
     assert conf["spark.authenticate"] == "true"
     assert "hidden" not in json.dumps(conf)
     held = Path(conf["spark.authenticate.secret.driver.file"])
