@@ -202,9 +202,12 @@ class Load:
         return {**ADDED_TYPES, **known, **dict(self.columns)}[column]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Staged:
-    """Rows that are durable but that no reader sees; ``handle`` is the backend's own."""
+    """Rows that no reader sees yet; ``handle`` is the backend's own.
+
+    Of rows that move in the commit only, it tells afterwards how many they were.
+    """
 
     rows: int
     bytes: int

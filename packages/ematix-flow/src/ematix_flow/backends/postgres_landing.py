@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ematix_flow import types as t
@@ -17,11 +18,11 @@ from ematix_flow.backends.bookkeeping import SCHEMA
 from ematix_flow.backends.postgres_copy import CopyTask, copied_value
 from ematix_flow.backends.spark_changes import SparkChange
 from ematix_flow.backends.sql_landing import SqlLanding
-from ematix_flow.change import INCOMING, Counts, Revise
+from ematix_flow.change import INCOMING, Counts, Insert, Revise
 from ematix_flow.errors import EmatixError
 from ematix_flow.model import DELETED_COLUMN, ROW_HASH_COLUMN
 from ematix_flow.sql.hashing import row_hash
-from ematix_flow.sql.identifiers import quoted
+from ematix_flow.sql.identifiers import column_list, quoted
 from ematix_flow.sql.spark import quote
 
 if TYPE_CHECKING:
@@ -37,6 +38,13 @@ logger = logging.getLogger(__name__)
 _STAGE = "stage_"
 
 
+@dataclass(frozen=True)
+class CopyStage:
+    """Incoming rows that are under way from another database."""
+
+    relay: Relay
+
+
 class PostgresLanding(SqlLanding):
     """Copies into ``ematix_flow.stage_<run>``; a session lock marks the run as alive."""
 
@@ -48,6 +56,7 @@ class PostgresLanding(SqlLanding):
         self._staged = False
         self._becomes_target = False
         self._spread = False
+        self._has_arrived = False
 
     @property
     def _stage_name(self) -> str:
@@ -129,8 +138,18 @@ class PostgresLanding(SqlLanding):
         return Staged(count, size, self._stage)
 
     def stage_copy(self, source: Backend, select: str) -> Staged:
-        """One ``COPY`` to another, into the target itself where the run is to create that."""
-        with self.backend.relay_from(cast("Postgres", source)) as relay:
+        """One ``COPY`` to another, into the target itself where the run is to create that.
+
+        What is only added to a table that is as declared waits for the commit, which copies it.
+        """
+        way = self.backend.relay_from(cast("Postgres", source))
+        if (added := self._added()) is not None:
+            self._begin_stage()
+            relay = self._stack.enter_context(way)
+            relay.begin(self._copied(select, list(self.load.columns), added))
+            self.load.announce("staged")
+            return Staged(-1, 0, CopyStage(relay))
+        with way as relay:
             count, size = self._relayed(relay, select)
         self._know_stage()
         self.load.announce("staged")
@@ -139,27 +158,55 @@ class PostgresLanding(SqlLanding):
     def _relayed(self, relay: Relay, select: str) -> tuple[int, int]:
         load, backend = self.load, self.backend
         self._begin_stage()
-        values = [quoted(name, "postgres") for name in load.incoming_names]
-        rows = f"({select}) AS {quoted('assigned', 'postgres')}"
-        incoming = backend.incoming_select(load, rows, values)
         opening = self._opening()
         self._becomes_target = opening is not None
+        columns = list(load.columns)
         if opening is None:
             columns = [(c.name, c.type) for c in load.incoming if c.name not in self._computed()]
-        else:
-            columns = list(load.columns)
-            first = backend.render(opening, load)
-            incoming = f"WITH {quoted(INCOMING, 'postgres')} AS ({incoming}) {first}"
-        # Without lengths: a cast would cut what is too long, the stage refuses it.
+        # To hash a row takes longer than to hand it over to another process.
+        parallel = ROW_HASH_COLUMN in dict(columns)
+        relay.begin(self._copied(select, columns, opening), parallel=parallel)
+        self._create_stage((name, backend.stored_type(kind)) for name, kind in columns)
+        return relay.copy(SCHEMA, self._stage_name)
+
+    def _copied(
+        self, select: str, columns: Sequence[tuple[str, t.ColumnType]], rows: exp.Query | None
+    ) -> str:
+        """What the source is asked for: the rows that arrive, or those that they become."""
+        load, backend = self.load, self.backend
+        values = [quoted(name, "postgres") for name in load.incoming_names]
+        assigned = f"({select}) AS {quoted('assigned', 'postgres')}"
+        incoming = backend.incoming_select(load, assigned, values)
+        if rows is not None:
+            made = backend.render(rows, load)
+            incoming = f"WITH {quoted(INCOMING, 'postgres')} AS ({incoming}) {made}"
+        # Without lengths: a cast would cut what is too long, the table refuses it.
         copied = ", ".join(
             f"CAST({quoted(name, 'postgres')} AS {_unlimited(backend.stored_type(kind))})"
             for name, kind in columns
         )
-        query = f"SELECT {copied} FROM ({incoming}) AS {quoted('copied', 'postgres')}"
-        # To hash a row takes longer than to hand it over to another process.
-        relay.begin(query, parallel=ROW_HASH_COLUMN in dict(columns))
-        self._create_stage((name, backend.stored_type(kind)) for name, kind in columns)
-        return relay.copy(SCHEMA, self._stage_name)
+        return f"SELECT {copied} FROM ({incoming}) AS {quoted('copied', 'postgres')}"
+
+    def _added(self) -> exp.Query | None:
+        """The rows to add, where a load does nothing else and asks nothing of them."""
+        load, change = self.load, self.load.change
+        added = change.opening
+        if added is None or [type(step) for step in change.steps] != [Insert]:
+            return None
+        if load.creates or load.alterations or load.inspect or load.watermark or change.assertions:
+            return None
+        if not set(load.incoming_names) <= set(load.column_names):
+            return None
+        # A binary COPY takes a value for what the column is, and passes by rules and policies.
+        found = self.session.rows(
+            "SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a "
+            "JOIN pg_class c ON c.oid = a.attrelid WHERE c.oid = to_regclass(%s) "
+            "AND c.relkind IN ('r', 'p') AND NOT c.relrowsecurity AND NOT c.relhasrules "
+            "AND a.attnum > 0 AND a.attidentity = '' AND a.attgenerated = ''",
+            (self.backend.locate(load.name),),
+        )
+        wanted = {(name, self.backend.stored_type(kind)) for name, kind in load.columns}
+        return added if wanted <= set(found) else None
 
     def _computed(self) -> dict[str, str]:
         """What is computed from a copied row when it is asked for: of few rows, as a rule."""
@@ -211,6 +258,20 @@ class PostgresLanding(SqlLanding):
                 self.session.run(f"CREATE UNLOGGED TABLE {self._parts} (part bigint PRIMARY KEY)")
         self._staged = True
 
+    def arrive(self, staged: Staged) -> None:
+        """Copy what waits into the table itself; nobody sees it before the commit."""
+        if not isinstance(staged.handle, CopyStage):
+            return
+        listed = column_list(self.load.column_names, "postgres")
+        table = self.backend.locate(self.load.name)
+        with self.backend.translated(), self.session.raw.cursor() as cursor:
+            with cursor.copy(f"COPY {table} ({listed}) FROM STDIN (FORMAT BINARY)") as copy:
+                for piece in staged.handle.relay.pieces():
+                    staged.bytes += len(piece)
+                    copy.write(piece)
+            staged.rows = cursor.rowcount
+        self._has_arrived = True
+
     def prepare_tables(self) -> None:
         """Let the stage take the target's place, where it was copied as the target's rows."""
         if not self._becomes_target:
@@ -231,10 +292,11 @@ class PostgresLanding(SqlLanding):
 
     def change(self, staged: Staged) -> Counts:
         """Nothing is left to do where the stage has become the target."""
-        if not self._becomes_target:
+        if not self._becomes_target and not self._has_arrived:
             self._know_tables()
             return super().change(staged)
-        self.check("incoming")
+        if self._becomes_target:
+            self.check("incoming")
         for step in self.load.change.steps:
             self.load.announce(f"applied {step.verb}")
         return Counts(read=staged.rows, inserted=staged.rows)
@@ -253,6 +315,8 @@ class PostgresLanding(SqlLanding):
     def define_incoming(self, staged: Staged) -> None:
         """``incoming`` is a view over the staging table, wherever that is by now."""
         load, backend = self.load, self.backend
+        if self._has_arrived:
+            return
         if self._becomes_target:
             there = self.session.rows("SELECT to_regclass(%s)", (self._stage,))[0][0]
             rows = self._stage if there else backend.locate(load.name)

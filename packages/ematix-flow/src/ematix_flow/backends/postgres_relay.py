@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
@@ -121,6 +121,22 @@ class Relay:
             self._reading.add_done_callback(lambda read: read.cancelled() or read.exception())
 
         self._line.begun(begun())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The rows of the query as they arrive, for somebody who writes them himself."""
+        while (piece := self._line.begun(self._next()).result()) is not None:
+            yield piece
+        self.done = True
+
+    async def _next(self) -> bytes | None:
+        piece = asyncio.ensure_future(self._pieces.get())
+        try:
+            await asyncio.wait((piece, self._reading), return_when=asyncio.FIRST_COMPLETED)
+            if not piece.done():
+                self._reading.result()
+            return await piece
+        finally:
+            await _ended(piece)
 
     def copy(self, schema: str, table: str) -> tuple[int, int]:
         """All rows of the query into the table, or none; how many rows and bytes they were."""

@@ -128,6 +128,7 @@ class SqlLanding(Landing):
                 self.books.create_missing()
             if load.batch is not None and self.books.applied([load.batch], str(load.name)):
                 return Counts()
+            self.arrive(staged)
             self._take_fence()
             self.prepare_tables()
             self.define_relation(staged)
@@ -138,6 +139,9 @@ class SqlLanding(Landing):
             if load.batch is not None:
                 self.books.record_batch(load.batch, str(load.name), load.run.run_id)
         return counts
+
+    def arrive(self, staged: Staged) -> None:
+        """Let rows arrive that were not staged, before others have to wait for this commit."""
 
     def prepare_tables(self) -> None:
         """Create the table and what is kept beside it, where they are missing; alter the rest."""
