@@ -236,8 +236,11 @@ class Landing(ABC):
         """Use a query of the same database as the incoming rows, without moving them."""
         raise Unsupported("this target has no same-database path")
 
-    def stage_copy(self, source: Backend, select: str) -> Staged:
-        """Copy the rows of a query of another database, without looking at them."""
+    def stage_copy(self, source: Backend, select: str, *, keep: bool) -> Staged:
+        """Copy the rows of a query of another database, without looking at them.
+
+        ``keep`` tells what will be asked of the commit.
+        """
         raise Unsupported("this target has no copy path")
 
     @abstractmethod

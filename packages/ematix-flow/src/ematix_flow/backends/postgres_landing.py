@@ -137,13 +137,14 @@ class PostgresLanding(SqlLanding):
         load.announce("staged")
         return Staged(count, size, self._stage)
 
-    def stage_copy(self, source: Backend, select: str) -> Staged:
+    def stage_copy(self, source: Backend, select: str, *, keep: bool) -> Staged:
         """One ``COPY`` to another, into the target itself where the run is to create that.
 
         What is only added to a table that is as declared waits for the commit, which copies it.
         """
         way = self.backend.relay_from(cast("Postgres", source))
-        if (added := self._added()) is not None:
+        # What is only counted is not worth holding up others, as its commit does.
+        if keep and (added := self._added()) is not None:
             self._begin_stage()
             relay = self._stack.enter_context(way)
             relay.begin(self._copied(select, list(self.load.columns), added))

@@ -290,7 +290,7 @@ def _land(plan: Plan, source: SharedSource, *, keep: bool, progress: bool) -> tu
     counts: Counts | None = None
     try:
         with plan.sink.land(plan.load) as landing:
-            staged = _stage(plan, source, landing, progress=progress)
+            staged = _stage(plan, source, landing, keep=keep, progress=progress)
             counts = landing.commit(staged, keep=keep)
     except (Exception, KeyboardInterrupt) as error:
         if staged is None or not keep:
@@ -303,9 +303,11 @@ def _land(plan: Plan, source: SharedSource, *, keep: bool, progress: bool) -> tu
     return counts, staged.bytes
 
 
-def _stage(plan: Plan, source: SharedSource, landing: Landing, *, progress: bool) -> Staged:
+def _stage(
+    plan: Plan, source: SharedSource, landing: Landing, *, keep: bool, progress: bool
+) -> Staged:
     if plan.select is not None and plan.path == "copy":
-        return landing.stage_copy(plan.source, plan.select)
+        return landing.stage_copy(plan.source, plan.select, keep=keep)
     if plan.select is not None:
         return landing.stage_query(plan.select)
     engine = shared_engine()
