@@ -129,7 +129,8 @@ def difference(ours: Rows, wanted: Rows) -> str | None:
     if len(ours) != len(wanted):
         return f"{len(ours)} rows instead of {len(wanted)}"
     # What is a number with a fraction does not tell a row from another in any of these answers.
-    keys = [at for at, value in enumerate(ours[0]) if not isinstance(value, Decimal | float)]
+    first = ours[0] if ours else ()
+    keys = [at for at, value in enumerate(first) if not isinstance(value, Decimal | float)]
 
     def key(row: tuple[Any, ...]) -> list[str]:
         return [str(row[at]) for at in keys]
