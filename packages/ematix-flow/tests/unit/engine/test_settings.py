@@ -99,3 +99,18 @@ def test_equal_wishes_are_equal_settings() -> None:
 def test_a_remote_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="starts with sc://"):
         derive(remote="http://host")
+
+
+def test_what_is_broadcast_fits_into_the_smallest_peer() -> None:
+    from ematix_flow.engine.cluster import _spread
+    from ematix_flow.engine.peer_protocol import Offer, own_versions
+
+    settings = derive(memory_bytes=64 << 30)
+    small, large = (Offer(1, size << 30, own_versions()) for size in (1, 16))
+
+    def threshold(*offers: Offer) -> int:
+        conf = _spread(settings, offers, here="10.0.0.1", master="spark://10.0.0.1:1", slots=2)
+        return int(conf["spark.sql.autoBroadcastJoinThreshold"])
+
+    assert settings.broadcast_threshold_bytes == threshold(large, large) == 64 << 20
+    assert threshold(small, large) == 10 << 20
