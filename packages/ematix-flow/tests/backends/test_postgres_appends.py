@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,6 +169,75 @@ def test_a_server_that_hangs_up_in_the_middle_leaves_nothing(
     assert asked(server, "target", "SELECT count(*) FROM mart.numbers") == [(10,)]
     assert pipeline().sync().counts.inserted == 10
     assert server.litter(server.connection("target")) == []
+
+
+def test_text_is_text_whatever_the_target_speaks(server: PostgresHarness) -> None:
+    asked(server, "origin", "CREATE TABLE n AS SELECT 1::bigint id, 'é ü' note, 0.5::float8 ratio")
+    name = url_of(server, "target").rsplit("/", 1)[1]
+    asked(server, "target", f"ALTER DATABASE {name} SET client_encoding TO 'LATIN1'")
+    load = pipeline()
+    load.sync()
+    load.sync()
+    assert (
+        asked(server, "target", "SELECT convert_to(note, 'UTF8') FROM mart.numbers")
+        == [("é ü".encode(),)] * 2
+    )
+
+
+def test_a_table_that_is_altered_meanwhile_is_not_copied_into(server: PostgresHarness) -> None:
+    asked(server, "origin", f"{NUMBERS} generate_series(1, 10) g")
+    load = pipeline()
+    load.sync()
+
+    def alter(point: str) -> None:
+        if point == "staged":
+            asked(server, "target", "ALTER TABLE mart.numbers ALTER id TYPE double precision")
+
+    with pytest.raises(Transient, match="was altered while rows were on their way"):
+        run_pipeline(load.spec, trigger="python", announce=alter)
+    assert asked(server, "target", "SELECT sum(id) FROM mart.numbers") == [(55.0,)]
+
+
+def test_what_the_target_has_not_taken_yet_stays_with_the_source(server: PostgresHarness) -> None:
+    """Rows wait where they come from: a slow table makes nobody's memory grow."""
+    asked(server, "origin", f"{NUMBERS} generate_series(1, 1) g")
+    load = pipeline()
+    load.sync()
+    asked(
+        server,
+        "target",
+        "CREATE FUNCTION mart.slow() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN IF new.id = 2 THEN PERFORM pg_sleep(2); END IF; RETURN new; END'",
+    )
+    asked(
+        server,
+        "target",
+        "CREATE TRIGGER slow BEFORE INSERT ON mart.numbers "
+        "FOR EACH ROW EXECUTE FUNCTION mart.slow()",
+    )
+    many = "SELECT g::bigint id, 'a' note, 0.5::float8 ratio FROM generate_series(2, 1500000) g"
+    before, most, ended = resident(), 0, threading.Event()
+
+    def look() -> None:
+        nonlocal most
+        while not ended.wait(0.02):
+            most = max(most, resident())
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        assert pipeline(many).sync().counts.inserted == 1_499_999
+    finally:
+        ended.set()
+        watcher.join()
+    # What waits would be about a hundred megabytes.
+    assert most - before < 40 << 20
+
+
+def resident() -> int:
+    """The bytes of memory that this process has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 def test_of_two_runs_one_adds_its_rows(server: PostgresHarness) -> None:

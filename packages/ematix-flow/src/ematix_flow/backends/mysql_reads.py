@@ -27,7 +27,7 @@ from ematix_flow.backends.mysql_types import in_form, on_the_wire
 from ematix_flow.backends.splits import OneTable, conditions, one_table, parts_wanted
 from ematix_flow.backends.spool import spool_folder
 from ematix_flow.engine.session import configured, slots
-from ematix_flow.errors import EmatixError, Unsupported
+from ematix_flow.errors import Cancelled, EmatixError, Unsupported
 from ematix_flow.sql.identifiers import bare, quoted, split_name
 from ematix_flow.sql.spark import quote
 
@@ -313,8 +313,7 @@ class Gate:
         """Let the parts begin as soon as they are there, while the block starts and runs them."""
         with self._backend.translated():
             self._raw = self._backend.connect()
-        # The server gives back all locks of a connection that ends.
-        with contextlib.closing(self._raw):
+        try:
             self._ask("SELECT GET_LOCK(%s, 0)", self._name("locked"))
             for what in ("door", "go"):
                 for part in self._parts:
@@ -326,6 +325,13 @@ class Gate:
             finally:
                 self._ended.set()
                 watcher.join()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        # The server gives back all locks of a connection that ends.
+        with contextlib.suppress(Exception):
+            self._raw.close()
 
     def _conduct(self) -> None:
         try:
@@ -347,8 +353,7 @@ class Gate:
             )
             self.missed = self.missed and said
             # Whoever waits is let go, to find that it is too late.
-            with contextlib.suppress(Exception):
-                self._raw.close()
+            self._close()
 
     def _gather(self, what: str, seconds: float, late: str) -> None:
         """Wait until the parts hold all locks of one kind."""
@@ -406,10 +411,11 @@ class _Reading:
                 whole.write.option("compression", "none").parquet(folder.as_uri())
         except Exception as error:  # noqa: BLE001 - what counts is known when the gate is closed
             failed = error
-        if gate.missed is not None:
+        told = None if failed is None else translate(failed, connection=backend.name)
+        if gate.missed is not None and not isinstance(told, Cancelled):
             raise _OneStream(gate.missed) from failed
-        if failed is not None:
-            raise translate(failed, connection=backend.name) from failed
+        if told is not None:
+            raise told from failed
         return self.engine.spark.read.parquet(folder.as_uri())
 
     def part(

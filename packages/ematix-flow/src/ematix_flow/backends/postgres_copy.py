@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import select
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -46,6 +47,16 @@ def copied_value(column: str, kind: t.ColumnType) -> str:
     return column
 
 
+def send_all(connection: Any) -> None:
+    """Wait until the server has what was written: it would pile up here otherwise."""
+    line = connection.pgconn
+    ready = select.poll()
+    ready.register(line.socket, select.POLLIN | select.POLLOUT)
+    while line.flush():
+        if any(event & select.POLLIN for _, event in ready.poll()):
+            line.consume_input()
+
+
 @dataclass(frozen=True, repr=False)
 class CopyTask:
     """Copies a partition in one transaction; a second attempt at it changes nothing."""
@@ -66,7 +77,8 @@ class CopyTask:
         try:
             named = {**self.conninfo, "application_name": self._mark(part)}
             with psycopg.connect(**named) as connection:
-                connection.execute("SET TIME ZONE 'UTC'")
+                # Whatever the database or the user prefers: what follows is UTF-8.
+                connection.execute("SET TIME ZONE 'UTC'; SET client_encoding TO 'UTF8'")
                 rows, size = self._copy(connection, part, batches)
         except psycopg.Error as error:
             raise (translate(error, self.connection, {}) or error) from None
@@ -127,6 +139,7 @@ class CopyTask:
                     copy.write(encoder.write_header())
                 written = encoder.write_batch(batch)
                 copy.write(written)
+                send_all(connection)
                 rows += batch.num_rows
                 size += len(written)
             # The encoder keeps back what is too little to send.

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ematix_flow import types as t
 from ematix_flow.backends.base import Backend, Load, Staged
 from ematix_flow.backends.bookkeeping import SCHEMA
-from ematix_flow.backends.postgres_copy import CopyTask, copied_value
+from ematix_flow.backends.postgres_copy import CopyTask, copied_value, send_all
 from ematix_flow.backends.spark_changes import SparkChange
 from ematix_flow.backends.sql_landing import SqlLanding
 from ematix_flow.change import INCOMING, Counts, Insert, Revise
-from ematix_flow.errors import EmatixError
+from ematix_flow.errors import EmatixError, Transient
 from ematix_flow.model import DELETED_COLUMN, ROW_HASH_COLUMN
 from ematix_flow.sql.hashing import row_hash
 from ematix_flow.sql.identifiers import column_list, quoted
@@ -40,9 +40,9 @@ _STAGE = "stage_"
 
 @dataclass(frozen=True)
 class CopyStage:
-    """Incoming rows that are under way from another database."""
+    """Incoming rows that are under way from another database, as ``COPY`` sends them."""
 
-    relay: Relay
+    pieces: Iterator[bytes]
 
 
 class PostgresLanding(SqlLanding):
@@ -57,6 +57,7 @@ class PostgresLanding(SqlLanding):
         self._becomes_target = False
         self._spread = False
         self._has_arrived = False
+        self._held_types: list[tuple[int, int]] = []
 
     @property
     def _stage_name(self) -> str:
@@ -147,9 +148,9 @@ class PostgresLanding(SqlLanding):
         if keep and (added := self._added()) is not None:
             self._begin_stage()
             relay = self._stack.enter_context(way)
-            relay.begin(self._copied(select, list(self.load.columns), added))
+            rows = relay.arriving(self._copied(select, list(self.load.columns), added))
             self.load.announce("staged")
-            return Staged(-1, 0, CopyStage(relay))
+            return Staged(-1, 0, CopyStage(rows))
         with way as relay:
             count, size = self._relayed(relay, select)
         self._know_stage()
@@ -200,14 +201,19 @@ class PostgresLanding(SqlLanding):
             return None
         # A binary COPY takes a value for what the column is, and passes by rules and policies.
         found = self.session.rows(
-            "SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a "
+            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, a.atttypmod "
+            "FROM pg_attribute a "
             "JOIN pg_class c ON c.oid = a.attrelid WHERE c.oid = to_regclass(%s) "
             "AND c.relkind IN ('r', 'p') AND NOT c.relrowsecurity AND NOT c.relhasrules "
             "AND a.attnum > 0 AND a.attidentity = '' AND a.attgenerated = ''",
             (self.backend.locate(load.name),),
         )
-        wanted = {(name, self.backend.stored_type(kind)) for name, kind in load.columns}
-        return added if wanted <= set(found) else None
+        wanted = {name: self.backend.stored_type(kind) for name, kind in load.columns}
+        held = {name: (spelled, (kind, length)) for name, spelled, kind, length in found}
+        if any(held.get(name, ("",))[0] != spelled for name, spelled in wanted.items()):
+            return None
+        self._held_types = [held[name][1] for name in wanted]
+        return added
 
     def _computed(self) -> dict[str, str]:
         """What is computed from a copied row when it is asked for: of few rows, as a rule."""
@@ -265,11 +271,22 @@ class PostgresLanding(SqlLanding):
             return
         listed = column_list(self.load.column_names, "postgres")
         table = self.backend.locate(self.load.name)
-        with self.backend.translated(), self.session.raw.cursor() as cursor:
+        raw = self.session.raw
+        self.session.run(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
+        with self.backend.translated(), raw.cursor() as cursor:
+            result = cursor.execute(f"SELECT {listed} FROM {table} LIMIT 0").pgresult
+            now = [(result.ftype(i), result.fmod(i)) for i in range(len(self._held_types))]
+            if now != self._held_types:
+                raise Transient(
+                    f"table {self.load.name} was altered while rows were on their way to it",
+                    connection=self.backend.name,
+                    fix="run it again",
+                )
             with cursor.copy(f"COPY {table} ({listed}) FROM STDIN (FORMAT BINARY)") as copy:
-                for piece in staged.handle.relay.pieces():
+                for piece in staged.handle.pieces:
                     staged.bytes += len(piece)
                     copy.write(piece)
+                    send_all(raw)
             staged.rows = cursor.rowcount
         self._has_arrived = True
 

@@ -7,6 +7,7 @@ libpq would give them out one by one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
@@ -122,10 +123,18 @@ class Relay:
 
         self._line.begun(begun())
 
-    def pieces(self) -> Iterator[bytes]:
-        """The rows of the query as they arrive, for somebody who writes them himself."""
-        while (piece := self._line.begun(self._next()).result()) is not None:
+    def arriving(self, query: str) -> Iterator[bytes]:
+        """The rows of a query, for somebody who writes them himself; the first are there."""
+        self.begin(query)
+        return self._from(self._line.begun(self._next()).result())
+
+    def _from(self, piece: bytes | None) -> Iterator[bytes]:
+        while piece is not None:
             yield piece
+            piece = self._line.begun(self._next()).result()
+        # It is kept with its line, however it is.
+        with contextlib.suppress(Exception):
+            self._target.result()
         self.done = True
 
     async def _next(self) -> bytes | None:

@@ -246,7 +246,7 @@ def _driver_address(master: str, given: dict[str, str]) -> dict[str, str]:
         return {}
     server = urlsplit(master.removeprefix("k8s://"))
     here = own_address(server.hostname or "", server.port or _HTTPS_PORT)
-    return driver_address(here)
+    return driver_address(here, secured=True)
 
 
 def _not_up(state: PodState) -> EngineError:

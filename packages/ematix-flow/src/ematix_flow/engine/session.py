@@ -110,7 +110,7 @@ class _Process:
     def enter(self) -> None:
         with self._lock:
             if self._runs == 0:
-                if getattr(self._engine, "is_outdated", False):
+                if self._opened_by_runs and getattr(self._engine, "is_outdated", False):
                     self._close()
                 # A session that was there before is somebody's who may want it after, too.
                 self._opened_by_runs = self.current() is None

@@ -64,7 +64,8 @@ def pack(files: dict[str, Path], target: Path) -> None:
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    for count, file in enumerate(sorted(root.rglob("*.py"))):
+    found = (file for file in sorted(root.rglob("*.py")) if file.is_file())
+    for count, file in enumerate(found):
         if count == _MOST_FILES:
             return
         yield file

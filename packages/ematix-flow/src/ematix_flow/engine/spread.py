@@ -111,7 +111,7 @@ def launch_on_master(settings: EngineSettings) -> ClassicEngine:
     if settings.master.startswith("spark://") and masters:
         masters = _reachable(masters)
         here = own_address(*masters[0])
-        conf |= driver_address(here)
+        conf |= driver_address(here, secured="spark.authenticate" in dict(settings.conf))
     whole = tuple(sorted({**conf, **dict(settings.conf)}.items()))
 
     def knock(jvm: Any) -> None:
@@ -192,14 +192,16 @@ def executor_conf(jars: Sequence[str]) -> dict[str, str]:
     return conf
 
 
-def driver_address(here: str) -> dict[str, str]:
+def driver_address(here: str, *, secured: bool) -> dict[str, str]:
     """By which address others reach the driver, and on which it listens."""
+    bound = here
     try:
         with socket.create_server((here, 0), family=_family(here)):
-            bound = here
+            pass
     except OSError:
         # That of a gateway before this machine.
-        bound = "::" if ":" in here else "0.0.0.0"  # noqa: S104 - who asks must know a secret
+        if secured:
+            bound = "::" if ":" in here else "0.0.0.0"  # noqa: S104 - who asks must know a secret
     return {"spark.driver.host": here, "spark.driver.bindAddress": bound}
 
 
