@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
     from ematix_flow.engine.session import Engine, Job
 
 logger = logging.getLogger(__name__)
+# How long a target that does not answer is left alone before it is asked again.
+_PAUSES = (0.1, 1.0)
 
 Announce = Callable[[str], None]
 OnPlan = Callable[[Plan], None]
@@ -322,7 +325,7 @@ def _may_have_committed(error: BaseException) -> bool:
     return not isinstance(error, DataError | Fenced | Unsupported)
 
 
-def _asked(plan: Plan, error: BaseException) -> Counts | None:
+def _asked(plan: Plan, error: BaseException, pauses: tuple[float, ...] = _PAUSES) -> Counts | None:
     """What the target says of this run: its word decides."""
     load = plan.load
     try:
@@ -333,11 +336,15 @@ def _asked(plan: Plan, error: BaseException) -> Counts | None:
     except EmatixError as silence:
         if isinstance(error, Permanent):
             return None
-        raise Undecided(
-            f"the commit of pipeline {plan.spec.name!r} to {load.name} was cut short, and the "
-            f"target does not answer whether it took place ({silence})",
-            fix="when it answers again, the next run finds out first; see `flow runs list`",
-        ) from error
+        if not pauses or not isinstance(silence, Transient):
+            raise Undecided(
+                f"the commit of pipeline {plan.spec.name!r} to {load.name} was cut short, and the "
+                f"target does not answer whether it took place ({silence})",
+                fix="when it answers again, the next run finds out first; see `flow runs list`",
+            ) from error
+    # What has cut the commit short may have cut this as well.
+    time.sleep(pauses[0])
+    return _asked(plan, error, pauses[1:])
 
 
 def _settled(plan: Plan) -> Counts | None:
