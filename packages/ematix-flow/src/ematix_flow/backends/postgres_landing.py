@@ -1,7 +1,8 @@
 """One run's way into PostgreSQL: rows are copied into a staging table, then committed.
 
 Executors copy what Spark has read; what another PostgreSQL database holds is copied straight from
-there. A new table is the stage itself, moved to its place by the commit.
+there. A new table is the stage itself, moved to its place by the commit; what another database
+only adds to a table has no stage, the commit copies it.
 """
 
 from __future__ import annotations
@@ -40,9 +41,13 @@ _STAGE = "stage_"
 
 @dataclass(frozen=True)
 class CopyStage:
-    """Incoming rows that are under way from another database, as ``COPY`` sends them."""
+    """Rows under way to a table from another database, as ``COPY`` sends them.
+
+    ``types`` are those that the table's columns must have to take them: kind and length of each.
+    """
 
     pieces: Iterator[bytes]
+    types: list[tuple[int, int]]
 
 
 class PostgresLanding(SqlLanding):
@@ -56,8 +61,6 @@ class PostgresLanding(SqlLanding):
         self._staged = False
         self._becomes_target = False
         self._spread = False
-        self._has_arrived = False
-        self._held_types: list[tuple[int, int]] = []
 
     @property
     def _stage_name(self) -> str:
@@ -145,12 +148,13 @@ class PostgresLanding(SqlLanding):
         """
         way = self.backend.relay_from(cast("Postgres", source))
         # What is only counted is not worth holding up others, as its commit does.
-        if keep and (added := self._added()) is not None:
+        if keep and (types := self._types_to_add_to()) is not None:
             self._begin_stage()
             relay = self._stack.enter_context(way)
-            rows = relay.arriving(self._copied(select, list(self.load.columns), added))
+            added = self._copied(select, list(self.load.columns), self.load.change.opening)
+            stage = CopyStage(relay.arriving(added), types)
             self.load.announce("staged")
-            return Staged(-1, 0, CopyStage(rows))
+            return Staged(-1, 0, stage)
         with way as relay:
             count, size = self._relayed(relay, select)
         self._know_stage()
@@ -189,17 +193,19 @@ class PostgresLanding(SqlLanding):
         )
         return f"SELECT {copied} FROM ({incoming}) AS {quoted('copied', 'postgres')}"
 
-    def _added(self) -> exp.Query | None:
-        """The rows to add, where a load does nothing else and asks nothing of them."""
+    def _types_to_add_to(self) -> list[tuple[int, int]] | None:
+        """Of the table's columns, where a load only adds rows, asks nothing of them, and they fit.
+
+        They fit where every column is as declared: what is copied in binary is not converted.
+        """
         load, change = self.load, self.load.change
-        added = change.opening
-        if added is None or [type(step) for step in change.steps] != [Insert]:
+        if change.opening is None or [type(step) for step in change.steps] != [Insert]:
             return None
         if load.creates or load.alterations or load.inspect or load.watermark or change.assertions:
             return None
         if not set(load.incoming_names) <= set(load.column_names):
             return None
-        # A binary COPY takes a value for what the column is, and passes by rules and policies.
+        # A COPY passes by rules and policies, and writes what a sequence or formula should.
         found = self.session.rows(
             "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, a.atttypmod "
             "FROM pg_attribute a "
@@ -212,8 +218,7 @@ class PostgresLanding(SqlLanding):
         held = {name: (spelled, (kind, length)) for name, spelled, kind, length in found}
         if any(held.get(name, ("",))[0] != spelled for name, spelled in wanted.items()):
             return None
-        self._held_types = [held[name][1] for name in wanted]
-        return added
+        return [held[name][1] for name in wanted]
 
     def _computed(self) -> dict[str, str]:
         """What is computed from a copied row when it is asked for: of few rows, as a rule."""
@@ -275,8 +280,8 @@ class PostgresLanding(SqlLanding):
         self.session.run(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
         with self.backend.translated(), raw.cursor() as cursor:
             result = cursor.execute(f"SELECT {listed} FROM {table} LIMIT 0").pgresult
-            now = [(result.ftype(i), result.fmod(i)) for i in range(len(self._held_types))]
-            if now != self._held_types:
+            now = [(result.ftype(i), result.fmod(i)) for i in range(result.nfields)]
+            if now != staged.handle.types:
                 raise Transient(
                     f"table {self.load.name} was altered while rows were on their way to it",
                     connection=self.backend.name,
@@ -288,7 +293,6 @@ class PostgresLanding(SqlLanding):
                     copy.write(piece)
                     send_all(raw)
             staged.rows = cursor.rowcount
-        self._has_arrived = True
 
     def prepare_tables(self) -> None:
         """Let the stage take the target's place, where it was copied as the target's rows."""
@@ -309,12 +313,12 @@ class PostgresLanding(SqlLanding):
             self.session.run(f"ALTER TABLE {backend.locate(load.name)} {acts}")
 
     def change(self, staged: Staged) -> Counts:
-        """Nothing is left to do where the stage has become the target."""
-        if not self._becomes_target and not self._has_arrived:
-            self._know_tables()
-            return super().change(staged)
+        """Nothing is left to do where the rows are in the target already."""
         if self._becomes_target:
             self.check("incoming")
+        elif not isinstance(staged.handle, CopyStage):
+            self._know_tables()
+            return super().change(staged)
         for step in self.load.change.steps:
             self.load.announce(f"applied {step.verb}")
         return Counts(read=staged.rows, inserted=staged.rows)
@@ -333,7 +337,7 @@ class PostgresLanding(SqlLanding):
     def define_incoming(self, staged: Staged) -> None:
         """``incoming`` is a view over the staging table, wherever that is by now."""
         load, backend = self.load, self.backend
-        if self._has_arrived:
+        if isinstance(staged.handle, CopyStage):
             return
         if self._becomes_target:
             there = self.session.rows("SELECT to_regclass(%s)", (self._stage,))[0][0]

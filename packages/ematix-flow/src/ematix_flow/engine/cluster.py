@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ematix_flow.config import setting, tls_files
+from ematix_flow.config import tls_files
 from ematix_flow.engine import gateway as gateways
 from ematix_flow.engine.classic import Host, plan_for, start_host
 from ematix_flow.engine.failures import translate
@@ -32,6 +32,7 @@ from ematix_flow.engine.settings import (
     EngineSettings,
     broadcast_threshold,
     context_conf,
+    seconds_setting,
     shuffle_partitions,
 )
 from ematix_flow.engine.spark_worker import programs
@@ -245,16 +246,7 @@ def _has_a_session() -> bool:
 
 def peer_timeout() -> float:
     """How long a silent peer, or a silent driver, is waited for."""
-    named = setting("PEER_TIMEOUT")
-    try:
-        seconds = 30.0 if named is None else float(named)
-    except ValueError:
-        seconds = 0.0
-    if not 2.0 <= seconds <= 600.0:  # noqa: PLR2004 - stated in the message
-        raise EngineError(
-            f"EMATIX_FLOW_PEER_TIMEOUT is {named!r}", fix="give seconds, from 2 to 600"
-        )
-    return seconds
+    return seconds_setting("PEER_TIMEOUT", 30, least=2, most=600)
 
 
 def patience(timeout: float) -> dict[str, str]:

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ematix_flow.config import setting
 from ematix_flow.engine import gateway as gateways
 from ematix_flow.engine.classic import Host, plan_for, start_host
 from ematix_flow.engine.cluster import patience, peer_timeout
@@ -26,7 +25,12 @@ from ematix_flow.engine.kube_api import KubeApi
 from ematix_flow.engine.kube_pods import Pods, PodState, driver_pod, executor_image, pod_conf
 from ematix_flow.engine.peer_protocol import WORKER_PYTHON
 from ematix_flow.engine.protocol import Job
-from ematix_flow.engine.settings import EngineSettings, context_conf, shuffle_partitions
+from ematix_flow.engine.settings import (
+    EngineSettings,
+    context_conf,
+    seconds_setting,
+    shuffle_partitions,
+)
 from ematix_flow.engine.spark_worker import programs
 from ematix_flow.engine.spread import SpreadEngine, driver_address, executor_conf, own_address
 from ematix_flow.errors import EmatixError, EngineError
@@ -229,16 +233,7 @@ def launch_on_kubernetes(settings: EngineSettings) -> KubeEngine:
 
 def pod_timeout() -> float:
     """How long pods may take to come up, and a run may be without any."""
-    named = setting("POD_TIMEOUT")
-    try:
-        seconds = 300.0 if named is None else float(named)
-    except ValueError:
-        seconds = 0.0
-    if not 1.0 <= seconds <= 86400.0:  # noqa: PLR2004 - stated in the message
-        raise EngineError(
-            f"EMATIX_FLOW_POD_TIMEOUT is {named!r}", fix="give seconds, from 1 to 86400"
-        )
-    return seconds
+    return seconds_setting("POD_TIMEOUT", 300, least=1, most=86400)
 
 
 def _driver_address(master: str, given: dict[str, str]) -> dict[str, str]:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ematix_flow.config import setting
 from ematix_flow.engine import delta, machine
-from ematix_flow.errors import ConfigError
+from ematix_flow.errors import ConfigError, EngineError
 from ematix_flow.peers import Peer
 
 _MIB = 1 << 20
@@ -157,6 +158,20 @@ def secured_conf(secret: str) -> dict[str, str]:
         # A cluster that knows only the older way is spoken to in that.
         "spark.network.crypto.enabled": "true",
     }
+
+
+def seconds_setting(name: str, usual: float, *, least: int, most: int) -> float:
+    """A time that the environment may set, or the usual one."""
+    named = setting(name)
+    try:
+        seconds = usual if named is None else float(named)
+    except ValueError:
+        seconds = -1.0
+    if not least <= seconds <= most:
+        raise EngineError(
+            f"EMATIX_FLOW_{name} is {named!r}", fix=f"give seconds, from {least} to {most}"
+        )
+    return seconds
 
 
 def _cores_of(master: str, available: int) -> int:
