@@ -27,8 +27,11 @@ def main(which: str) -> int:
         reader.start()
     for reader in readers:
         reader.join()
-    codes = [process.wait() for process in running.values()]
-    return int(any(codes))
+    codes = {name: process.wait() for name, process in running.items()}
+    # Not every failure is a failed test: what a session leaves behind can fail it, too.
+    for name, code in codes.items():
+        print(f"{name}: {'failed' if code else 'passed'} (pytest exit code {code})")
+    return int(any(codes.values()))
 
 
 def start(name: str, arguments: list[str]) -> subprocess.Popen[str]:

@@ -106,7 +106,7 @@ def project(kube: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 manifest["subjects"][0]["namespace"] = namespace
             if manifest["kind"] != "CronJob":
                 kube.call("POST", endpoint_of(manifest, namespace), manifest)
-        token = tmp_path / "token"
+        token = tmp_path / "token.txt"
         # As `kubectl create token` writes it.
         token.write_text(f"{kube.account_token(namespace, ACCOUNT)}\n")
         made = Project(kube, folder, namespace, token)
