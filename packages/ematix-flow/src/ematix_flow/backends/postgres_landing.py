@@ -20,7 +20,7 @@ from ematix_flow.backends.postgres_copy import CopyTask, copied_value, send_all
 from ematix_flow.backends.spark_changes import SparkChange
 from ematix_flow.backends.sql_landing import SqlLanding
 from ematix_flow.change import INCOMING, Counts, Insert, Revise
-from ematix_flow.errors import EmatixError, Transient
+from ematix_flow.errors import BadValue, EmatixError, Transient
 from ematix_flow.model import DELETED_COLUMN, ROW_HASH_COLUMN
 from ematix_flow.sql.hashing import row_hash
 from ematix_flow.sql.identifiers import column_list, quoted
@@ -172,8 +172,17 @@ class PostgresLanding(SqlLanding):
         # To hash a row takes longer than to hand it over to another process.
         parallel = ROW_HASH_COLUMN in dict(columns)
         relay.begin(self._copied(select, columns, opening), parallel=parallel)
-        self._create_stage((name, backend.stored_type(kind)) for name, kind in columns)
-        return relay.copy(SCHEMA, self._stage_name)
+        # Looked at while it is copied, a row is not read again to see that it has its values.
+        ends = dict.fromkeys(self._required() if self._becomes_target else (), " NOT NULL")
+        self._create_stage(
+            (name, backend.stored_type(kind) + ends.get(name, "")) for name, kind in columns
+        )
+        try:
+            return relay.copy(SCHEMA, self._stage_name)
+        except BadValue as error:
+            # It is the table's value, wherever that is for the moment.
+            told = error.what.replace(self._stage_name, load.name.name)
+            raise BadValue(told, fix=error.fix) from error
 
     def _copied(
         self, select: str, columns: Sequence[tuple[str, t.ColumnType]], rows: exp.Query | None
@@ -306,11 +315,15 @@ class PostgresLanding(SqlLanding):
         moved = f"{schema}.{quoted(self._stage_name, 'postgres')}"
         self.session.run(f"ALTER TABLE {self._stage} SET SCHEMA {schema}")
         self.session.run(f"ALTER TABLE {moved} RENAME TO {quoted(load.name.name, 'postgres')}")
-        nullable = {c.name for c in load.table.columns if c.nullable}
-        required = [name for name in load.column_names if name not in nullable]
-        acts = ", ".join(f"ALTER {quoted(name, 'postgres')} SET NOT NULL" for name in required)
+        if load.run.path == "copy":
+            return
+        acts = [f"ALTER {quoted(name, 'postgres')} SET NOT NULL" for name in self._required()]
         if acts:
-            self.session.run(f"ALTER TABLE {backend.locate(load.name)} {acts}")
+            self.session.run(f"ALTER TABLE {backend.locate(load.name)} {', '.join(acts)}")
+
+    def _required(self) -> list[str]:
+        nullable = {c.name for c in self.load.table.columns if c.nullable}
+        return [name for name in self.load.column_names if name not in nullable]
 
     def change(self, staged: Staged) -> Counts:
         """Nothing is left to do where the rows are in the target already."""
