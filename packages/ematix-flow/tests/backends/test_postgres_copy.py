@@ -53,6 +53,7 @@ from ematix_flow.run.backfill import Request, plan_backfill, run_slices
 from ematix_flow.run.batch import run_pipeline
 from ematix_flow.run.change_sets import apply_plan, plan_changes, read_plan_file
 from harness.postgres import PostgresHarness
+from oracle.hashing import row_hash
 
 pytestmark = pytest.mark.services("postgres")
 
@@ -144,7 +145,7 @@ def server(tmp_path: Path, postgres: Any) -> Iterator[PostgresHarness]:
 
 def asked(server: PostgresHarness, name: str, sql: str) -> list[tuple[Any, ...]]:
     url = server.connection(name).resolved().fields()["url"]
-    with psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC") as raw:
+    with psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC -c DateStyle=ISO") as raw:
         cursor = raw.execute(sql)
         return cursor.fetchall() if cursor.description else []
 
@@ -198,6 +199,41 @@ def test_copied_and_through_spark_land_alike(
     assert server.litter(server.connection("target")) == []
 
 
+TIMES = """
+CREATE TABLE times AS SELECT g::bigint id, date '2026-02-03' + g AS day,
+    timestamp '2026-02-03 04:05:06' + g * interval '0.0103 s' AS naive,
+    timestamptz '2026-02-03 23:05:06+05' + g * interval '0.25 s' AS instant, 'é😀;~=' || g AS words
+FROM generate_series(1, 200) g
+"""
+
+
+@pytest.mark.parametrize("source", ["origin", "target"])
+def test_a_hash_is_the_same_whatever_a_database_prefers(
+    server: PostgresHarness, source: str
+) -> None:
+    asked(server, source, TIMES)
+    for name in ("origin", "target"):
+        for preferred in ("datestyle = 'SQL, DMY'", "timezone = 'Asia/Tokyo'"):
+            database = server.connection(name).resolved().fields()["url"].rsplit("/", 1)[1]
+            asked(server, name, f'ALTER DATABASE "{database}" SET {preferred}')
+
+    @ematix.table(schema="mart", name="times")
+    class Times:
+        id: Annotated[BigInt, pk()]
+        day: Date
+        naive: Timestamp
+        instant: TimestampTZ
+        words: Text
+
+    result = pipeline(Times, "SELECT * FROM times", mode="scd2", source_connection=source).sync()
+    assert result.path == {"origin": "copy", "target": "same_db"}[source]
+    names = ("id", "day", "naive", "instant", "words")
+    rows = asked(server, "target", f"SELECT {', '.join(names)}, row_hash FROM mart.times")
+    assert len(rows) == 200
+    for *values, found in rows:
+        assert found == row_hash(dict(zip(names, values, strict=True)))
+
+
 def test_a_new_table_has_everything_that_was_declared(server: PostgresHarness) -> None:
     asked(server, "origin", "CREATE TABLE n AS SELECT 1::bigint id, 'a' note, 0.5::float8 ratio")
     result = pipeline(Numbers, "SELECT * FROM n", mode="merge").sync()
@@ -205,15 +241,16 @@ def test_a_new_table_has_everything_that_was_declared(server: PostgresHarness) -
     columns = asked(
         server,
         "target",
-        "SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute "
+        "SELECT attname, format_type(atttypid, atttypmod), attnotnull, atthasdef "
+        "FROM pg_attribute "
         "WHERE attrelid = 'mart.numbers'::regclass AND attnum > 0 ORDER BY attnum",
     )
     assert columns == [
-        ("id", "bigint", True),
-        ("note", "character varying(8)", True),
-        ("ratio", "double precision", False),
-        ("_run_id", "uuid", True),
-        ("_loaded_at", "timestamp with time zone", True),
+        ("id", "bigint", True, False),
+        ("note", "character varying(8)", True, False),
+        ("ratio", "double precision", False, False),
+        ("_run_id", "uuid", True, False),
+        ("_loaded_at", "timestamp with time zone", True, False),
     ]
     kept = asked(
         server,
@@ -414,7 +451,7 @@ def test_a_server_that_does_not_answer_is_named(server: PostgresHarness) -> None
     relay = Relay(line, source_error=origin.translate, target_error=target.translate)
     relay.begin("SELECT 1")
     with pytest.raises(Transient, match=r"connection 'origin'.*check that the server is up"):
-        relay.copy("public", "nowhere")
+        relay.copy("public", "nowhere", ["n"])
     assert not relay.done
 
 

@@ -95,7 +95,7 @@ _CREATION_LOCK = 7_239_114_001
 
 def _greeting(*, read_only: bool) -> str:
     only_reads = "; SET default_transaction_read_only = on" if read_only else ""
-    return f"SET TIME ZONE 'UTC'; SET client_encoding TO 'UTF8'{only_reads}"
+    return f"SET TIME ZONE 'UTC'; SET datestyle = 'ISO'; SET client_encoding TO 'UTF8'{only_reads}"
 
 
 class Postgres(SqlBackend):

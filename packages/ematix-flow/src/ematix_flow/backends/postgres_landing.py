@@ -61,6 +61,7 @@ class PostgresLanding(SqlLanding):
         self._staged = False
         self._becomes_target = False
         self._spread = False
+        self._constants: dict[str, str] = {}
 
     @property
     def _stage_name(self) -> str:
@@ -169,20 +170,35 @@ class PostgresLanding(SqlLanding):
         columns = list(load.columns)
         if opening is None:
             columns = [(c.name, c.type) for c in load.incoming if c.name not in self._computed()]
+        else:
+            self._constants = self._same_in_all(opening)
+        sent = [(name, kind) for name, kind in columns if name not in self._constants]
         # To hash a row takes longer than to hand it over to another process.
         parallel = ROW_HASH_COLUMN in dict(columns)
-        relay.begin(self._copied(select, columns, opening), parallel=parallel)
+        relay.begin(self._copied(select, sent, opening), parallel=parallel)
         # Looked at while it is copied, a row is not read again to see that it has its values.
-        ends = dict.fromkeys(self._required() if self._becomes_target else (), " NOT NULL")
+        required = self._required() if self._becomes_target else ()
+        ends = {name: f" DEFAULT {value}" for name, value in self._constants.items()}
+        ends |= {name: f"{ends.get(name, '')} NOT NULL" for name in required}
         self._create_stage(
             (name, backend.stored_type(kind) + ends.get(name, "")) for name, kind in columns
         )
         try:
-            return relay.copy(SCHEMA, self._stage_name)
+            return relay.copy(SCHEMA, self._stage_name, [name for name, _ in sent])
         except BadValue as error:
             # It is the table's value, wherever that is for the moment.
             told = error.what.replace(self._stage_name, load.name.name)
             raise BadValue(told, fix=error.fix) from error
+
+    def _same_in_all(self, rows: exp.Query) -> dict[str, str]:
+        """What need not be sent with each row: the values that no column has a part in."""
+        from sqlglot import exp
+
+        return {
+            item.alias: self.backend.render(item.unalias(), self.load)
+            for item in rows.selects
+            if item.find(exp.Column) is None
+        }
 
     def _copied(
         self, select: str, columns: Sequence[tuple[str, t.ColumnType]], rows: exp.Query | None
@@ -316,8 +332,9 @@ class PostgresLanding(SqlLanding):
         self.session.run(f"ALTER TABLE {self._stage} SET SCHEMA {schema}")
         self.session.run(f"ALTER TABLE {moved} RENAME TO {quoted(load.name.name, 'postgres')}")
         if load.run.path == "copy":
-            return
-        acts = [f"ALTER {quoted(name, 'postgres')} SET NOT NULL" for name in self._required()]
+            acts = [f"ALTER {quoted(name, 'postgres')} DROP DEFAULT" for name in self._constants]
+        else:
+            acts = [f"ALTER {quoted(name, 'postgres')} SET NOT NULL" for name in self._required()]
         if acts:
             self.session.run(f"ALTER TABLE {backend.locate(load.name)} {', '.join(acts)}")
 

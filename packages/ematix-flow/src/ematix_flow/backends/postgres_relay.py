@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
@@ -27,8 +27,10 @@ _TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 _KNOWN = (*_PLAIN, *_TLS, "dbname", "connect_timeout", "application_name")
 # As many pieces as may wait for the slower side; each is a quarter of a megabyte at most.
 _WAITING = 16
+_SMALL = 1 << 16
+_PAUSE = 0.004
 _PATIENCE = 10.0
-_READ_ONLY = "SET default_transaction_read_only = on"
+_READER = "SET default_transaction_read_only = on; SET datestyle = 'ISO'"
 _EAGER = "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0"
 
 
@@ -114,7 +116,7 @@ class Relay:
 
     def begin(self, query: str, *, parallel: bool = False) -> None:
         """Start to read the rows of the query; a few pieces of them may wait for the table."""
-        before = f"{_READ_ONLY}; {_EAGER}" if parallel else _READ_ONLY
+        before = f"{_READER}; {_EAGER}" if parallel else _READER
 
         async def begun() -> None:
             self._reading = asyncio.ensure_future(self._read(before, query))
@@ -147,13 +149,13 @@ class Relay:
         finally:
             await _ended(piece)
 
-    def copy(self, schema: str, table: str) -> tuple[int, int]:
+    def copy(self, schema: str, table: str, columns: Sequence[str]) -> tuple[int, int]:
         """All rows of the query into the table, or none; how many rows and bytes they were."""
         ended = threading.Event()
 
         async def told() -> tuple[int, int]:
             try:
-                return await self._copied(schema, table)
+                return await self._copied(schema, table, columns)
             finally:
                 ended.set()
 
@@ -167,9 +169,9 @@ class Relay:
             self._line.close()
             raise
 
-    async def _copied(self, schema: str, table: str) -> tuple[int, int]:
+    async def _copied(self, schema: str, table: str, columns: Sequence[str]) -> tuple[int, int]:
         read = self._reading
-        written = asyncio.ensure_future(self._write(schema, table))
+        written = asyncio.ensure_future(self._write(schema, table, columns))
         try:
             done, _ = await asyncio.wait((read, written), return_when=asyncio.FIRST_EXCEPTION)
             for task in (read, written):
@@ -184,12 +186,18 @@ class Relay:
         try:
             raw = await asyncio.wrap_future(self._source)
             await raw.execute(before)
-            await raw.copy_from_query(query, output=self._pieces.put, format="binary")
+            await raw.copy_from_query(query, output=self._take, format="binary")
         except Exception as error:
             raise (self._source_error(error) or error) from error
         await self._pieces.put(None)
 
-    async def _write(self, schema: str, table: str) -> int:
+    async def _take(self, piece: bytes) -> None:
+        await self._pieces.put(piece)
+        if len(piece) < _SMALL:
+            # The source is slow: let more come together, or its every packet is an errand.
+            await asyncio.sleep(_PAUSE)
+
+    async def _write(self, schema: str, table: str, columns: Sequence[str]) -> int:
         async def arriving() -> AsyncIterator[bytes]:
             while (piece := await self._pieces.get()) is not None:
                 self._size += len(piece)
@@ -198,7 +206,7 @@ class Relay:
         try:
             raw = await asyncio.wrap_future(self._target)
             told: str = await raw.copy_to_table(
-                table, schema_name=schema, source=arriving(), format="binary"
+                table, schema_name=schema, columns=columns, source=arriving(), format="binary"
             )
         except Exception as error:
             raise (self._target_error(error) or error) from error

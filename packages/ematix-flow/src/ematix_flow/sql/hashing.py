@@ -20,6 +20,7 @@ _PLAIN = (*_WHOLE, "text", "string", "uuid", "numeric", "date", "boolean")
 # No text of these holds a character that must be escaped.
 _CLEAN = (*_WHOLE, "uuid", "numeric", "date", "boolean", "bytes", "float", "double")
 _CLEAN_TIMES = ("timestamp", "timestamp_tz", "time")
+_MIDNIGHT = "0000-00-00 00:00:00.000000"
 _NAN, _ZERO = "7ff8000000000000", "0000000000000000"
 
 
@@ -89,7 +90,9 @@ def _database_text(value: str, kind: t.ColumnType, dialect: str) -> str:
         return f"CAST({value} AS {text})"
     if isinstance(kind, t.Timestamp | t.TimestampTZ):
         if dialect == "postgres":
-            return f"to_char({value}, 'YYYY-MM-DD HH24:MI:SS.US')"
+            # Zeros stand where its text, which ends with the last digit that is none, has nothing.
+            told = f"{value} AT TIME ZONE 'UTC'" if isinstance(kind, t.TimestampTZ) else value
+            return f"overlay('{_MIDNIGHT}' PLACING CAST({told} AS text) FROM 1)"
         return f"strftime({value}, '%Y-%m-%d %H:%M:%S.%f')"
     if dialect == "postgres" and isinstance(kind, t.Bytes):
         return f"encode({value}, 'hex')"
@@ -116,7 +119,8 @@ def _literal(text: str, dialect: str) -> str:
 
 def _digest(text: str, dialect: str) -> str:
     if dialect == "postgres":
-        return f"encode(sha256(convert_to({text}, 'UTF8')), 'hex')"
+        # As it would be sent: all our sessions speak UTF-8.
+        return f"encode(sha256(textsend({text})), 'hex')"
     if dialect == "duckdb":
         return f"sha256({text})"
     if dialect == "sqlite":
