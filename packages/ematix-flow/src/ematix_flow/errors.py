@@ -204,10 +204,12 @@ class BackendError(EmatixError):
 class Transient(BackendError):
     """Another try may succeed: a lost connection, a lock, a restart.
 
-    Where a commit is ``unanswered``, the server may still be about to carry it out.
+    Where a commit is ``unanswered``, the server may still be about to carry it out; where none
+    was asked for, the load is known to be ``uncommitted``.
     """
 
     unanswered = False
+    uncommitted = False
 
 
 class Permanent(BackendError):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import resource
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
+from crash.line import Line
 from ematix_flow import BigInt, Double, String, ematix, register_connection
 from ematix_flow.errors import BadValue, Fenced, Transient
 from ematix_flow.run.batch import run_pipeline
@@ -20,6 +23,7 @@ from harness.postgres import PostgresHarness
 pytestmark = pytest.mark.services("postgres")
 
 NUMBERS = "CREATE TABLE n AS SELECT g::bigint id, 'a' note, 0.5::float8 ratio FROM "
+ENDLESS = "SELECT generate_series(1, 9000000000000000000) id, 'a' note, 0.5::float8 ratio"
 STAGES = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'stage%'"
 # What makes a table one that rows cannot be copied into as they are.
 OTHERWISE = {
@@ -149,7 +153,6 @@ def test_a_server_that_hangs_up_in_the_middle_leaves_nothing(
 ) -> None:
     asked(server, "origin", f"{NUMBERS} generate_series(1, 10) g")
     pipeline().sync()
-    busy = "SELECT g::bigint id, 'a' note, 0.5::float8 ratio FROM generate_series(1, 50000000) g"
 
     def terminate() -> None:
         ended: list[Any] = []
@@ -164,11 +167,37 @@ def test_a_server_that_hangs_up_in_the_middle_leaves_nothing(
     cutter = threading.Thread(target=terminate)
     cutter.start()
     with pytest.raises(Transient):
-        pipeline(busy).sync()
+        pipeline(ENDLESS).sync()
     cutter.join()
     assert asked(server, "target", "SELECT count(*) FROM mart.numbers") == [(10,)]
     assert pipeline().sync().counts.inserted == 10
     assert server.litter(server.connection("target")) == []
+
+
+def test_a_target_that_is_gone_while_rows_are_sent_has_not_committed(
+    server: PostgresHarness,
+) -> None:
+    asked(server, "origin", f"{NUMBERS} generate_series(1, 10) g")
+    address = urlsplit(url_of(server, "target"))
+    with contextlib.closing(Line(str(address.hostname), address.port or 0)) as line:
+        url = address.geturl().replace(f":{address.port}/", f":{line.port}/")
+        register_connection(dataclasses.replace(server.connection("target"), url=url))
+        pipeline().sync()
+
+        def cut() -> None:
+            sent = "SELECT 1 FROM pg_stat_progress_copy WHERE bytes_processed > 1000000"
+            while not asked(server, "target", sent):
+                pass
+            line.cut(dead=True)
+
+        cutter = threading.Thread(target=cut)
+        cutter.start()
+        with pytest.raises(Transient):
+            pipeline(ENDLESS).sync()
+        cutter.join()
+    register_connection(server.connection("target"))
+    assert asked(server, "target", "SELECT count(*) FROM mart.numbers") == [(10,)]
+    assert pipeline().sync().counts.inserted == 10
 
 
 def test_text_is_text_whatever_the_target_speaks(server: PostgresHarness) -> None:
