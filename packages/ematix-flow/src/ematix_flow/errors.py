@@ -178,7 +178,9 @@ class SchemaDrift(DataError):
 
 
 class BadValue(DataError):
-    """A value that the declared column cannot hold."""
+    """A value that the declared column cannot hold, or that its source cannot make."""
+
+    from_source = False
 
 
 class EmptySource(DataError):

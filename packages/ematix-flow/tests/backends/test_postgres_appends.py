@@ -24,6 +24,10 @@ pytestmark = pytest.mark.services("postgres")
 
 NUMBERS = "CREATE TABLE n AS SELECT g::bigint id, 'a' note, 0.5::float8 ratio FROM "
 ENDLESS = "SELECT generate_series(1, 9000000000000000000) id, 'a' note, 0.5::float8 ratio"
+BUSY = (
+    "SELECT pid FROM pg_stat_activity WHERE query LIKE 'COPY %' AND state = 'active' "
+    "AND datname = current_database()"
+)
 STAGES = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'stage%'"
 # What makes a table one that rows cannot be copied into as they are.
 OTHERWISE = {
@@ -145,6 +149,43 @@ def test_what_the_table_refuses_leaves_nothing(server: PostgresHarness) -> None:
     asked(server, "origin", "DELETE FROM n WHERE id >= 29000")
     assert pipeline().sync().counts.inserted == 28999
     assert server.litter(server.connection("target")) == []
+
+
+def test_a_row_that_the_table_refuses_ends_the_load_early(server: PostgresHarness) -> None:
+    asked(server, "origin", f"{NUMBERS} generate_series(1, 5000) g")
+    pipeline("SELECT * FROM n WHERE id <= 10").sync()
+    asked(server, "target", "ALTER TABLE mart.numbers ADD CHECK (id < 1000)")
+    with pytest.raises(BadValue, match=r"table mart\.numbers: .*check constraint"):
+        pipeline(ENDLESS).sync()
+    slow = "SELECT * FROM n UNION ALL SELECT 0, 'z' || pg_sleep(900), 0"
+    with pytest.raises(BadValue, match="check constraint"):
+        pipeline(slow).sync()
+    while asked(server, "origin", BUSY):
+        pass
+    assert asked(server, "target", "SELECT count(*) FROM mart.numbers") == [(10,)]
+
+
+def test_a_value_that_the_source_cannot_make_is_told_of_the_source(server: PostgresHarness) -> None:
+    asked(server, "origin", f"{NUMBERS} generate_series(1, 200000) g")
+    pipeline().sync()
+    with pytest.raises(BadValue, match=r"^connection 'origin': division by zero"):
+        pipeline("SELECT 10 / (id - 190000) AS id, note, ratio FROM n").sync()
+    assert asked(server, "target", "SELECT count(*) FROM mart.numbers") == [(200000,)]
+
+
+def test_a_load_of_several_statements_has_every_row_once(server: PostgresHarness) -> None:
+    """The source falls silent twice: for longer than one statement lasts."""
+    asked(server, "origin", f"{NUMBERS} generate_series(1, 9000) g")
+    load = pipeline(
+        "SELECT id, CASE WHEN id IN (1, 4000, 9000) THEN 'z' || pg_sleep(2.2) ELSE note END note, "
+        "ratio FROM n ORDER BY id"
+    )
+    pipeline("SELECT * FROM n WHERE id < 0").sync()
+    result = load.sync()
+    assert (result.counts.read, result.counts.inserted) == (9000, 9000)
+    assert asked(
+        server, "target", "SELECT count(*), count(DISTINCT id), sum(id), min(id) FROM mart.numbers"
+    ) == [(9000, 9000, 9000 * 9001 // 2, 1)]
 
 
 @pytest.mark.parametrize("name", ["origin", "target"])

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-# A header without any tuple, and the trailer.
-_NO_ROWS = b"PGCOPY\n\xff\r\n\x00" + bytes(8) + b"\xff\xff"
+# Around the tuples, of which there may be none.
+_HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
+_TRAILER = b"\xff\xff"
+# How long rows are sent before the server is asked what it thinks of them.
+_STATEMENT_SECONDS = 1.0
 # How often another attempt is looked at, and how long it may send nothing.
 _LOOK_SECONDS = 3
 _SILENT_SECONDS = 12.0
@@ -55,6 +58,31 @@ def send_all(connection: Any) -> None:
     while line.flush():
         if any(event & select.POLLIN for _, event in ready.poll()):
             line.consume_input()
+
+
+def copy_pieces(cursor: Any, statement: str, pieces: Iterator[bytes]) -> tuple[int, int]:
+    """Copy what another ``COPY`` sends, in pieces of whole rows; how many rows and bytes.
+
+    A server refuses a row at once, but libpq tells so only at the end of a statement. So there are
+    several, and what is refused is not sent to its end.
+    """
+    rows = size = 0
+    header = b""
+    piece: bytes | None = next(pieces)
+    while piece is not None:
+        until = time.monotonic() + _STATEMENT_SECONDS
+        with cursor.copy(statement) as copy:
+            copy.write(header)
+            while piece is not None and time.monotonic() < until:
+                copy.write(piece)
+                send_all(cursor.connection)
+                size += len(piece)
+                piece = next(pieces, None)
+            if piece is not None:
+                copy.write(_TRAILER)
+        rows += cursor.rowcount
+        header = _HEADER
+    return rows, size
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,6 +171,6 @@ class CopyTask:
                 rows += batch.num_rows
                 size += len(written)
             # The encoder keeps back what is too little to send.
-            rest = _NO_ROWS if encoder is None else encoder.finish()
+            rest = _HEADER + _TRAILER if encoder is None else encoder.finish()
             copy.write(rest)
         return rows, size + len(rest)

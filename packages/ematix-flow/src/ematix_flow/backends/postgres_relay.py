@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
+from ematix_flow.errors import BadValue
 from ematix_flow.sql.normalizers import CannotMatch
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _KNOWN = (*_PLAIN, *_TLS, "dbname", "connect_timeout", "application_name")
 # As many pieces as may wait for the slower side; each is a quarter of a megabyte at most.
 _WAITING = 16
 _PATIENCE = 10.0
+_SILENCE = 1.0
 _READ_ONLY = "SET default_transaction_read_only = on"
 _EAGER = "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0"
 
@@ -91,6 +93,10 @@ class Line:
     async def _closed(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await _ended(*others)
+        # The server is told to leave off, which it would not notice before it has rows to send.
+        cancels = asyncio.all_tasks() - {asyncio.current_task()}
+        if cancels:
+            await asyncio.wait(cancels, timeout=_SILENCE)
         for raw in self._held:
             if raw is not None:
                 raw.terminate()
@@ -124,9 +130,14 @@ class Relay:
         self._line.begun(begun())
 
     def arriving(self, query: str) -> Iterator[bytes]:
-        """The rows of a query, for somebody who writes them himself; the first are there."""
+        """The rows of a query, for somebody who writes them himself; the first are there.
+
+        A piece is of whole rows, and empty where there was none for a while.
+        """
         self.begin(query)
-        return self._from(self._line.begun(self._next()).result())
+        while (first := self._line.begun(self._next()).result()) == b"":
+            pass
+        return self._from(first)
 
     def _from(self, piece: bytes | None) -> Iterator[bytes]:
         while piece is not None:
@@ -140,7 +151,12 @@ class Relay:
     async def _next(self) -> bytes | None:
         piece = asyncio.ensure_future(self._pieces.get())
         try:
-            await asyncio.wait((piece, self._reading), return_when=asyncio.FIRST_COMPLETED)
+            either = (piece, self._reading)
+            done, _ = await asyncio.wait(
+                either, timeout=_SILENCE, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                return b""
             if not piece.done():
                 self._reading.result()
             return await piece
@@ -186,7 +202,10 @@ class Relay:
             await raw.execute(before)
             await raw.copy_from_query(query, output=self._pieces.put, format="binary")
         except Exception as error:
-            raise (self._source_error(error) or error) from error
+            known = self._source_error(error)
+            if isinstance(known, BadValue):
+                known.from_source = True
+            raise (known or error) from error
         await self._pieces.put(None)
 
     async def _write(self, schema: str, table: str) -> int:

@@ -125,7 +125,7 @@ class SqlLanding(Landing):
         except (BackendError, BadValue) as error:
             self._explain_race(error)
             self._explain_keys(staged, error)
-            if isinstance(error, BadValue):
+            if isinstance(error, BadValue) and not error.from_source:
                 error.what = f"table {self.load.name}: {error.what}"
             raise
 
