@@ -28,6 +28,10 @@ BUSY = (
     "SELECT pid FROM pg_stat_activity WHERE query LIKE 'COPY %' AND state = 'active' "
     "AND datname = current_database()"
 )
+SESSIONS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+    "AND application_name LIKE 'ematix-flow%'"
+)
 STAGES = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'stage%'"
 # What makes a table one that rows cannot be copied into as they are.
 OTHERWISE = {
@@ -95,6 +99,25 @@ def test_rows_are_added_without_a_stage(server: PostgresHarness) -> None:
     runs = asked(server, "target", "SELECT count(*), sum(id) FROM mart.numbers GROUP BY _run_id")
     assert runs == [(5000, 12502500)] * 3
     assert server.litter(server.connection("target")) == []
+
+
+def test_what_is_only_added_needs_one_session_of_the_target(server: PostgresHarness) -> None:
+    asked(server, "origin", f"{NUMBERS} generate_series(1, 50) g")
+    asked(
+        server,
+        "target",
+        "CREATE SCHEMA mart; CREATE TABLE mart.numbers "
+        "(id bigint NOT NULL, note varchar(8) NOT NULL, ratio float8)",
+    )
+    sessions: dict[str, int] = {}
+
+    def count(point: str) -> None:
+        sessions[point] = asked(server, "target", SESSIONS)[0][0]
+
+    run_pipeline(pipeline().spec, trigger="python", announce=count)
+    assert sessions.keys() >= {"staging", "committing", "applied insert"}
+    assert set(sessions.values()) == {1}
+    assert asked(server, "target", "SELECT count(*), sum(id) FROM mart.numbers") == [(50, 1275)]
 
 
 @pytest.mark.parametrize("case", OTHERWISE)

@@ -229,7 +229,7 @@ class Postgres(SqlBackend):
             require_known(backend.conninfo())
 
     def copying_from(self, other: Backend) -> contextlib.AbstractContextManager[object]:
-        """Both databases are connected to, while others decide what is copied."""
+        """The other is connected to, while others decide what is copied."""
         return self.relay_from(cast("Postgres", other))
 
     @contextlib.contextmanager

@@ -7,7 +7,6 @@ libpq would give them out one by one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
@@ -64,9 +63,13 @@ class Line:
         """Let work begin on the line's own thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def connected(self) -> tuple[Future[Any], Future[Any]]:
-        """Both connections, soon: those of the copy before, if they still answer, or new ones."""
-        return self.begun(self._answering(0)), self.begun(self._answering(1))
+    def source(self) -> Future[Any]:
+        """To read from, soon: the connection of the copy before, if it answers, or a new one."""
+        return self.begun(self._answering(0))
+
+    def target(self) -> Future[Any]:
+        """To write to, likewise."""
+        return self.begun(self._answering(1))
 
     async def _answering(self, side: int) -> Any:
         raw, self._held[side] = self._held[side], None
@@ -106,13 +109,13 @@ class Line:
 class Relay:
     """One copy, from a query of one database into a table of another.
 
-    Both sides are connected to from the start, while the caller decides what to copy; the source is
-    read from ``begin`` on, while the caller makes the table.
+    The source is connected to from the start, while the caller decides what to copy; it is read
+    from ``begin`` on, while the caller makes the table and the target is connected to.
     """
 
     def __init__(self, line: Line, *, source_error: Translate, target_error: Translate) -> None:
         self._line = line
-        self._source, self._target = line.connected()
+        self._source = line.source()
         self._source_error, self._target_error = source_error, target_error
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_WAITING)
         self._size = 0
@@ -120,6 +123,10 @@ class Relay:
 
     def begin(self, query: str, *, parallel: bool = False) -> None:
         """Start to read the rows of the query; a few pieces of them may wait for the table."""
+        self._target = self._line.target()
+        self._read_from(query, parallel=parallel)
+
+    def _read_from(self, query: str, *, parallel: bool = False) -> None:
         before = f"{_READ_ONLY}; {_EAGER}" if parallel else _READ_ONLY
 
         async def begun() -> None:
@@ -134,7 +141,7 @@ class Relay:
 
         A piece is of whole rows, and empty where there was none for a while.
         """
-        self.begin(query)
+        self._read_from(query)
         while (first := self._line.begun(self._next()).result()) == b"":
             pass
         return self._from(first)
@@ -143,9 +150,6 @@ class Relay:
         while piece is not None:
             yield piece
             piece = self._line.begun(self._next()).result()
-        # It is kept with its line, however it is.
-        with contextlib.suppress(Exception):
-            self._target.result()
         self.done = True
 
     async def _next(self) -> bytes | None:
