@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
+from ematix_flow.backends.postgres_copy import WATCHFUL
 from ematix_flow.errors import BadValue
 from ematix_flow.sql.normalizers import CannotMatch
 
@@ -76,6 +77,7 @@ class Line:
         if raw is not None:
             try:
                 await raw.reset(timeout=_PATIENCE)
+                await raw.execute(WATCHFUL, timeout=_PATIENCE)
             except BaseException as error:
                 raw.terminate()
                 # Cut off while it waited: a new one will tell why.
@@ -239,7 +241,7 @@ async def _connected(conninfo: Mapping[str, Any]) -> Any:
 
     options = {k: conninfo[k] for k in _PLAIN if k in conninfo}
     tls = {k: str(conninfo[k]) for k in _TLS if k in conninfo}
-    return await asyncpg.connect(
+    raw = await asyncpg.connect(
         f"postgresql:///?{urlencode(tls)}" if tls else None,
         database=conninfo.get("dbname"),
         timeout=float(conninfo.get("connect_timeout", 10)),
@@ -247,3 +249,9 @@ async def _connected(conninfo: Mapping[str, Any]) -> Any:
         server_settings={"application_name": conninfo["application_name"], "timezone": "UTC"},
         **options,
     )
+    try:
+        await raw.execute(WATCHFUL)
+    except BaseException:
+        raw.terminate()
+        raise
+    return raw
