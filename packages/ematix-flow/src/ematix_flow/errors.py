@@ -178,7 +178,9 @@ class SchemaDrift(DataError):
 
 
 class BadValue(DataError):
-    """A value that the declared column cannot hold."""
+    """A value that the declared column cannot hold, or that its source cannot make."""
+
+    from_source = False
 
 
 class EmptySource(DataError):
@@ -204,10 +206,12 @@ class BackendError(EmatixError):
 class Transient(BackendError):
     """Another try may succeed: a lost connection, a lock, a restart.
 
-    Where a commit is ``unanswered``, the server may still be about to carry it out.
+    Where a commit is ``unanswered``, the server may still be about to carry it out; where none
+    was asked for, the load is known to be ``uncommitted``.
     """
 
     unanswered = False
+    uncommitted = False
 
 
 class Permanent(BackendError):

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import pytest
 from sqlglot import exp, parse_one
 
+from crash.line import connect
 from ematix_flow import (
     JSON,
     BigInt,
@@ -25,6 +26,7 @@ from ematix_flow import (
     pk,
     register_connection,
 )
+from ematix_flow.backends import mysql
 from ematix_flow.backends.base import SourceQuery
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.backends.mysql import MySQL
@@ -39,6 +41,7 @@ from ematix_flow.errors import (
     Unsupported,
 )
 from ematix_flow.pipeline import Pipeline
+from ematix_flow.run.batch import run_pipeline
 from harness.mysql import MariaDBHarness, MySQLHarness
 
 BOTH = [
@@ -399,3 +402,22 @@ def test_options_of_the_url_are_read_or_refused() -> None:
     assert (read["connect_timeout"], read["ssl_disabled"], read["port"]) == (3, True, 3307)
     with pytest.raises(ConfigError, match="ssl_ca"):
         given("mysql://u:p@h/db?ssl_caa=/x.pem")
+
+
+def test_a_driver_that_falls_silent_inside_its_commit_loses_its_locks(
+    backend: MySQLHarness, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[tuple[Any, ...]] = [(1, "a")]
+    load(Events, rows, SCHEMA).sync()
+    monkeypatch.setattr(mysql, "COMMIT_SECONDS", 1)
+
+    def fall_silent(point: str) -> None:
+        if point == "applied insert":
+            with connect(backend.connection("target")) as raw, raw.cursor() as cursor:
+                # As long as the locks are held, this waits.
+                assert cursor.execute("SELECT * FROM ematix_flow.fences FOR UPDATE") == 1
+
+    with pytest.raises(Transient):
+        run_pipeline(load(Events, rows, SCHEMA).spec, trigger="python", announce=fall_silent)
+    monkeypatch.undo()
+    assert len(backend.rows(backend.connection("target"), Events.__table__)) == 1

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import resource
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
+from crash.line import Line
 from ematix_flow import BigInt, Double, String, ematix, register_connection
 from ematix_flow.errors import BadValue, Fenced, Transient
 from ematix_flow.run.batch import run_pipeline
@@ -20,6 +23,15 @@ from harness.postgres import PostgresHarness
 pytestmark = pytest.mark.services("postgres")
 
 NUMBERS = "CREATE TABLE n AS SELECT g::bigint id, 'a' note, 0.5::float8 ratio FROM "
+ENDLESS = "SELECT generate_series(1, 9000000000000000000) id, 'a' note, 0.5::float8 ratio"
+BUSY = (
+    "SELECT pid FROM pg_stat_activity WHERE query LIKE 'COPY %' AND state = 'active' "
+    "AND datname = current_database()"
+)
+SESSIONS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+    "AND application_name LIKE 'ematix-flow%'"
+)
 STAGES = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'stage%'"
 # What makes a table one that rows cannot be copied into as they are.
 OTHERWISE = {
@@ -89,6 +101,25 @@ def test_rows_are_added_without_a_stage(server: PostgresHarness) -> None:
     assert server.litter(server.connection("target")) == []
 
 
+def test_what_is_only_added_needs_one_session_of_the_target(server: PostgresHarness) -> None:
+    asked(server, "origin", f"{NUMBERS} generate_series(1, 50) g")
+    asked(
+        server,
+        "target",
+        "CREATE SCHEMA mart; CREATE TABLE mart.numbers "
+        "(id bigint NOT NULL, note varchar(8) NOT NULL, ratio float8)",
+    )
+    sessions: dict[str, int] = {}
+
+    def count(point: str) -> None:
+        sessions[point] = asked(server, "target", SESSIONS)[0][0]
+
+    run_pipeline(pipeline().spec, trigger="python", announce=count)
+    assert sessions.keys() >= {"staging", "committing", "applied insert"}
+    assert set(sessions.values()) == {1}
+    assert asked(server, "target", "SELECT count(*), sum(id) FROM mart.numbers") == [(50, 1275)]
+
+
 @pytest.mark.parametrize("case", OTHERWISE)
 def test_a_table_that_is_otherwise_is_staged_for(server: PostgresHarness, case: str) -> None:
     asked(server, "origin", f"{NUMBERS} generate_series(1, 50) g")
@@ -143,13 +174,49 @@ def test_what_the_table_refuses_leaves_nothing(server: PostgresHarness) -> None:
     assert server.litter(server.connection("target")) == []
 
 
+def test_a_row_that_the_table_refuses_ends_the_load_early(server: PostgresHarness) -> None:
+    asked(server, "origin", f"{NUMBERS} generate_series(1, 5000) g")
+    pipeline("SELECT * FROM n WHERE id <= 10").sync()
+    asked(server, "target", "ALTER TABLE mart.numbers ADD CHECK (id < 1000)")
+    with pytest.raises(BadValue, match=r"table mart\.numbers: .*check constraint"):
+        pipeline(ENDLESS).sync()
+    slow = "SELECT * FROM n UNION ALL SELECT 0, 'z' || pg_sleep(900), 0"
+    with pytest.raises(BadValue, match="check constraint"):
+        pipeline(slow).sync()
+    while asked(server, "origin", BUSY):
+        pass
+    assert asked(server, "target", "SELECT count(*) FROM mart.numbers") == [(10,)]
+
+
+def test_a_value_that_the_source_cannot_make_is_told_of_the_source(server: PostgresHarness) -> None:
+    asked(server, "origin", f"{NUMBERS} generate_series(1, 200000) g")
+    pipeline().sync()
+    with pytest.raises(BadValue, match=r"^connection 'origin': division by zero"):
+        pipeline("SELECT 10 / (id - 190000) AS id, note, ratio FROM n").sync()
+    assert asked(server, "target", "SELECT count(*) FROM mart.numbers") == [(200000,)]
+
+
+def test_a_load_of_several_statements_has_every_row_once(server: PostgresHarness) -> None:
+    """The source falls silent twice: for longer than one statement lasts."""
+    asked(server, "origin", f"{NUMBERS} generate_series(1, 9000) g")
+    load = pipeline(
+        "SELECT id, CASE WHEN id IN (1, 4000, 9000) THEN 'z' || pg_sleep(2.2) ELSE note END note, "
+        "ratio FROM n ORDER BY id"
+    )
+    pipeline("SELECT * FROM n WHERE id < 0").sync()
+    result = load.sync()
+    assert (result.counts.read, result.counts.inserted) == (9000, 9000)
+    assert asked(
+        server, "target", "SELECT count(*), count(DISTINCT id), sum(id), min(id) FROM mart.numbers"
+    ) == [(9000, 9000, 9000 * 9001 // 2, 1)]
+
+
 @pytest.mark.parametrize("name", ["origin", "target"])
 def test_a_server_that_hangs_up_in_the_middle_leaves_nothing(
     server: PostgresHarness, name: str
 ) -> None:
     asked(server, "origin", f"{NUMBERS} generate_series(1, 10) g")
     pipeline().sync()
-    busy = "SELECT g::bigint id, 'a' note, 0.5::float8 ratio FROM generate_series(1, 50000000) g"
 
     def terminate() -> None:
         ended: list[Any] = []
@@ -164,11 +231,37 @@ def test_a_server_that_hangs_up_in_the_middle_leaves_nothing(
     cutter = threading.Thread(target=terminate)
     cutter.start()
     with pytest.raises(Transient):
-        pipeline(busy).sync()
+        pipeline(ENDLESS).sync()
     cutter.join()
     assert asked(server, "target", "SELECT count(*) FROM mart.numbers") == [(10,)]
     assert pipeline().sync().counts.inserted == 10
     assert server.litter(server.connection("target")) == []
+
+
+def test_a_target_that_is_gone_while_rows_are_sent_has_not_committed(
+    server: PostgresHarness,
+) -> None:
+    asked(server, "origin", f"{NUMBERS} generate_series(1, 10) g")
+    address = urlsplit(url_of(server, "target"))
+    with contextlib.closing(Line(str(address.hostname), address.port or 0)) as line:
+        url = address.geturl().replace(f":{address.port}/", f":{line.port}/")
+        register_connection(dataclasses.replace(server.connection("target"), url=url))
+        pipeline().sync()
+
+        def cut() -> None:
+            sent = "SELECT 1 FROM pg_stat_progress_copy WHERE bytes_processed > 1000000"
+            while not asked(server, "target", sent):
+                pass
+            line.cut(dead=True)
+
+        cutter = threading.Thread(target=cut)
+        cutter.start()
+        with pytest.raises(Transient):
+            pipeline(ENDLESS).sync()
+        cutter.join()
+    register_connection(server.connection("target"))
+    assert asked(server, "target", "SELECT count(*) FROM mart.numbers") == [(10,)]
+    assert pipeline().sync().counts.inserted == 10
 
 
 def test_text_is_text_whatever_the_target_speaks(server: PostgresHarness) -> None:

@@ -112,6 +112,22 @@ def test_a_line_cut_inside_the_commit_changes_nothing(life: Begin, name: str) ->
     assert told.statuses() == ["succeeded", "failed", "succeeded"]
 
 
+@pytest.mark.parametrize("name", ["merge", *soak("append", "truncate", "scd2", "events")])
+def test_a_commit_that_was_not_asked_for_is_not_looked_up(life: Begin, name: str) -> None:
+    """Nobody answers any more, and nobody has to: it is plain that nothing was written."""
+    told = life(name)
+    run = told.race(told.arriving(), "applied")
+    assert run.reach() == "applied"
+    told.line.cut(dead=True)
+    run.end()
+    assert isinstance(run.error, Transient), run.error
+    told.untouched()
+    told.line.mend()
+    told.sync()
+    assert told.world.litter() == []
+    assert told.statuses() == ["succeeded", "failed", "succeeded"]
+
+
 @pytest.mark.soak
 @pytest.mark.every_harness
 @pytest.mark.timeout(1800)

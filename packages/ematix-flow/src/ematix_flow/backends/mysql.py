@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 _CREATION_LOCK = "ematix_flow.creation"
 _LOCK_SECONDS = 600
 _LONGEST_NAME = 64
+# How long a driver may be silent inside a commit: it says something every moment.
+COMMIT_SECONDS = 600
 _KEY_BYTES = 3072
 _KEY_TEXT = 255
 _LONGEST_STRING = 16_383
@@ -117,7 +119,8 @@ class MySQL(SqlBackend):
         return {"kind": self.kind, **{k: address[k] for k in shown if k in address}}
 
     def begin(self, raw: Any) -> None:
-        """One snapshot for all that the commit reads."""
+        """One snapshot for all that the commit reads; who falls silent in it loses its locks."""
+        self.run(raw, f"SET SESSION wait_timeout = {COMMIT_SECONDS}", ())
         raw.begin()
 
     def run(self, raw: Any, sql: str, parameters: Sequence[Any]) -> int:

@@ -24,6 +24,7 @@ from ematix_flow.backends.base import (
     SourceQuery,
 )
 from ematix_flow.backends.parked import PARKED
+from ematix_flow.backends.postgres_copy import WATCHFUL, WATCHFUL_HERE
 from ematix_flow.backends.postgres_errors import translate
 from ematix_flow.backends.postgres_landing import PostgresLanding
 from ematix_flow.backends.postgres_reads import in_one, in_parts
@@ -95,7 +96,8 @@ _CREATION_LOCK = 7_239_114_001
 
 def _greeting(*, read_only: bool) -> str:
     only_reads = "; SET default_transaction_read_only = on" if read_only else ""
-    return f"SET TIME ZONE 'UTC'; SET datestyle = 'ISO'; SET client_encoding TO 'UTF8'{only_reads}"
+    spoken = "SET TIME ZONE 'UTC'; SET datestyle = 'ISO'; SET client_encoding TO 'UTF8'"
+    return f"{spoken}; {WATCHFUL}{only_reads}"
 
 
 class Postgres(SqlBackend):
@@ -141,7 +143,7 @@ class Postgres(SqlBackend):
         import psycopg
 
         raw = psycopg.connect(
-            **self.conninfo(),
+            **{**WATCHFUL_HERE, **self.conninfo()},
             autocommit=True,
             # A statement prepared for one run would be unknown after what ends it.
             prepare_threshold=None,
@@ -229,7 +231,7 @@ class Postgres(SqlBackend):
             require_known(backend.conninfo())
 
     def copying_from(self, other: Backend) -> contextlib.AbstractContextManager[object]:
-        """Both databases are connected to, while others decide what is copied."""
+        """The other is connected to, while others decide what is copied."""
         return self.relay_from(cast("Postgres", other))
 
     @contextlib.contextmanager
@@ -410,7 +412,7 @@ class Postgres(SqlBackend):
             "driver": "org.postgresql.Driver",
             "fetchsize": str(parts.fetch),
             "preferTimestampNTZ": "true",
-            "sessionInitStatement": "; ".join((*parts.before, "SET TIME ZONE 'UTC'")),
+            "sessionInitStatement": "; ".join((*parts.before, WATCHFUL, "SET TIME ZONE 'UTC'")),
             **{k: str(address[k]) for k in ("user", "password") if k in address},
             **{theirs: str(info[ours]) for ours, theirs in _JDBC.items() if ours in info},
         }

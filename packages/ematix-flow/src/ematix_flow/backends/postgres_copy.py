@@ -17,8 +17,17 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-# A header without any tuple, and the trailer.
-_NO_ROWS = b"PGCOPY\n\xff\r\n\x00" + bytes(8) + b"\xff\xff"
+# A machine that goes without a word is missed by the other side in minutes, not in the hours that
+# its locks would be held: what the server is told, and libpq here.
+WATCHFUL = (
+    "SET tcp_keepalives_idle = 60; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 6"
+)
+WATCHFUL_HERE = {"keepalives_idle": 60, "keepalives_interval": 10, "keepalives_count": 6}
+# Around the tuples, of which there may be none.
+_HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
+_TRAILER = b"\xff\xff"
+# How long rows are sent before the server is asked what it thinks of them.
+_STATEMENT_SECONDS = 1.0
 # How often another attempt is looked at, and how long it may send nothing.
 _LOOK_SECONDS = 3
 _SILENT_SECONDS = 12.0
@@ -57,6 +66,31 @@ def send_all(connection: Any) -> None:
             line.consume_input()
 
 
+def copy_pieces(cursor: Any, statement: str, pieces: Iterator[bytes]) -> tuple[int, int]:
+    """Copy what another ``COPY`` sends, in pieces of whole rows; how many rows and bytes.
+
+    A server refuses a row at once, but libpq tells so only at the end of a statement. So there are
+    several, and what is refused is not sent to its end.
+    """
+    rows = size = 0
+    header = b""
+    piece: bytes | None = next(pieces)
+    while piece is not None:
+        until = time.monotonic() + _STATEMENT_SECONDS
+        with cursor.copy(statement) as copy:
+            copy.write(header)
+            while piece is not None and time.monotonic() < until:
+                copy.write(piece)
+                send_all(cursor.connection)
+                size += len(piece)
+                piece = next(pieces, None)
+            if piece is not None:
+                copy.write(_TRAILER)
+        rows += cursor.rowcount
+        header = _HEADER
+    return rows, size
+
+
 @dataclass(frozen=True, repr=False)
 class CopyTask:
     """Copies a partition in one transaction; a second attempt at it changes nothing."""
@@ -75,10 +109,12 @@ class CopyTask:
         context = TaskContext.get()
         part = context.partitionId() if context else 0
         try:
-            named = {**self.conninfo, "application_name": self._mark(part)}
+            named = {**WATCHFUL_HERE, **self.conninfo, "application_name": self._mark(part)}
             with psycopg.connect(**named) as connection:
                 # Whatever the database or the user prefers: what follows is UTF-8.
-                connection.execute("SET TIME ZONE 'UTC'; SET client_encoding TO 'UTF8'")
+                connection.execute(
+                    f"SET TIME ZONE 'UTC'; SET client_encoding TO 'UTF8'; {WATCHFUL}"
+                )
                 rows, size = self._copy(connection, part, batches)
         except psycopg.Error as error:
             raise (translate(error, self.connection, {}) or error) from None
@@ -143,6 +179,6 @@ class CopyTask:
                 rows += batch.num_rows
                 size += len(written)
             # The encoder keeps back what is too little to send.
-            rest = _NO_ROWS if encoder is None else encoder.finish()
+            rest = _HEADER + _TRAILER if encoder is None else encoder.finish()
             copy.write(rest)
         return rows, size + len(rest)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from ematix_flow import types as t
 from ematix_flow.backends.base import Backend, Load, Staged
 from ematix_flow.backends.bookkeeping import SCHEMA
-from ematix_flow.backends.postgres_copy import CopyTask, copied_value, send_all
+from ematix_flow.backends.postgres_copy import CopyTask, copied_value, copy_pieces
 from ematix_flow.backends.spark_changes import SparkChange
 from ematix_flow.backends.sql_landing import SqlLanding
 from ematix_flow.change import INCOMING, Counts, Insert, Revise
@@ -312,12 +312,8 @@ class PostgresLanding(SqlLanding):
                     connection=self.backend.name,
                     fix="run it again",
                 )
-            with cursor.copy(f"COPY {table} ({listed}) FROM STDIN (FORMAT BINARY)") as copy:
-                for piece in staged.handle.pieces:
-                    staged.bytes += len(piece)
-                    copy.write(piece)
-                    send_all(raw)
-            staged.rows = cursor.rowcount
+            copying = f"COPY {table} ({listed}) FROM STDIN (FORMAT BINARY)"
+            staged.rows, staged.bytes = copy_pieces(cursor, copying, staged.handle.pieces)
 
     def prepare_tables(self) -> None:
         """Let the stage take the target's place, where it was copied as the target's rows."""

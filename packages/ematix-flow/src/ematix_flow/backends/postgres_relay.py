@@ -7,13 +7,14 @@ libpq would give them out one by one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
+from ematix_flow.backends.postgres_copy import WATCHFUL
+from ematix_flow.errors import BadValue
 from ematix_flow.sql.normalizers import CannotMatch
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _WAITING = 16
 _SMALL = 1 << 16
 _PAUSE = 0.004
 _PATIENCE = 10.0
+_SILENCE = 1.0
 _READER = "SET default_transaction_read_only = on; SET datestyle = 'ISO'"
 _EAGER = "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0"
 
@@ -64,15 +66,20 @@ class Line:
         """Let work begin on the line's own thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def connected(self) -> tuple[Future[Any], Future[Any]]:
-        """Both connections, soon: those of the copy before, if they still answer, or new ones."""
-        return self.begun(self._answering(0)), self.begun(self._answering(1))
+    def source(self) -> Future[Any]:
+        """To read from, soon: the connection of the copy before, if it answers, or a new one."""
+        return self.begun(self._answering(0))
+
+    def target(self) -> Future[Any]:
+        """To write to, likewise."""
+        return self.begun(self._answering(1))
 
     async def _answering(self, side: int) -> Any:
         raw, self._held[side] = self._held[side], None
         if raw is not None:
             try:
                 await raw.reset(timeout=_PATIENCE)
+                await raw.execute(WATCHFUL, timeout=_PATIENCE)
             except BaseException as error:
                 raw.terminate()
                 # Cut off while it waited: a new one will tell why.
@@ -93,6 +100,10 @@ class Line:
     async def _closed(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await _ended(*others)
+        # The server is told to leave off, which it would not notice before it has rows to send.
+        cancels = asyncio.all_tasks() - {asyncio.current_task()}
+        if cancels:
+            await asyncio.wait(cancels, timeout=_SILENCE)
         for raw in self._held:
             if raw is not None:
                 raw.terminate()
@@ -102,13 +113,13 @@ class Line:
 class Relay:
     """One copy, from a query of one database into a table of another.
 
-    Both sides are connected to from the start, while the caller decides what to copy; the source is
-    read from ``begin`` on, while the caller makes the table.
+    The source is connected to from the start, while the caller decides what to copy; it is read
+    from ``begin`` on, while the caller makes the table and the target is connected to.
     """
 
     def __init__(self, line: Line, *, source_error: Translate, target_error: Translate) -> None:
         self._line = line
-        self._source, self._target = line.connected()
+        self._source = line.source()
         self._source_error, self._target_error = source_error, target_error
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_WAITING)
         self._size = 0
@@ -116,6 +127,10 @@ class Relay:
 
     def begin(self, query: str, *, parallel: bool = False) -> None:
         """Start to read the rows of the query; a few pieces of them may wait for the table."""
+        self._target = self._line.target()
+        self._read_from(query, parallel=parallel)
+
+    def _read_from(self, query: str, *, parallel: bool = False) -> None:
         before = f"{_READER}; {_EAGER}" if parallel else _READER
 
         async def begun() -> None:
@@ -126,23 +141,30 @@ class Relay:
         self._line.begun(begun())
 
     def arriving(self, query: str) -> Iterator[bytes]:
-        """The rows of a query, for somebody who writes them himself; the first are there."""
-        self.begin(query)
-        return self._from(self._line.begun(self._next()).result())
+        """The rows of a query, for somebody who writes them himself; the first are there.
+
+        A piece is of whole rows, and empty where there was none for a while.
+        """
+        self._read_from(query)
+        while (first := self._line.begun(self._next()).result()) == b"":
+            pass
+        return self._from(first)
 
     def _from(self, piece: bytes | None) -> Iterator[bytes]:
         while piece is not None:
             yield piece
             piece = self._line.begun(self._next()).result()
-        # It is kept with its line, however it is.
-        with contextlib.suppress(Exception):
-            self._target.result()
         self.done = True
 
     async def _next(self) -> bytes | None:
         piece = asyncio.ensure_future(self._pieces.get())
         try:
-            await asyncio.wait((piece, self._reading), return_when=asyncio.FIRST_COMPLETED)
+            either = (piece, self._reading)
+            done, _ = await asyncio.wait(
+                either, timeout=_SILENCE, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                return b""
             if not piece.done():
                 self._reading.result()
             return await piece
@@ -188,7 +210,10 @@ class Relay:
             await raw.execute(before)
             await raw.copy_from_query(query, output=self._take, format="binary")
         except Exception as error:
-            raise (self._source_error(error) or error) from error
+            known = self._source_error(error)
+            if isinstance(known, BadValue):
+                known.from_source = True
+            raise (known or error) from error
         await self._pieces.put(None)
 
     async def _take(self, piece: bytes) -> None:
@@ -224,7 +249,7 @@ async def _connected(conninfo: Mapping[str, Any]) -> Any:
 
     options = {k: conninfo[k] for k in _PLAIN if k in conninfo}
     tls = {k: str(conninfo[k]) for k in _TLS if k in conninfo}
-    return await asyncpg.connect(
+    raw = await asyncpg.connect(
         f"postgresql:///?{urlencode(tls)}" if tls else None,
         database=conninfo.get("dbname"),
         timeout=float(conninfo.get("connect_timeout", 10)),
@@ -232,3 +257,9 @@ async def _connected(conninfo: Mapping[str, Any]) -> Any:
         server_settings={"application_name": conninfo["application_name"], "timezone": "UTC"},
         **options,
     )
+    try:
+        await raw.execute(WATCHFUL)
+    except BaseException:
+        raw.terminate()
+        raise
+    return raw

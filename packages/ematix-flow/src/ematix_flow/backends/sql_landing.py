@@ -106,20 +106,28 @@ class SqlLanding(Landing):
     def commit(self, staged: Staged, *, keep: bool) -> Counts:
         """Everything in one transaction."""
         self.load.announce("committing")
-        with self.backend.commit_lock(self.session, creates=self.load.creates or not keep):
-            try:
-                if keep:
-                    self.books.ensure()
-                counts = self._apply(staged, keep=keep)
-            except (BackendError, BadValue) as error:
-                self._explain_race(error)
-                self._explain_keys(staged, error)
-                if isinstance(error, BadValue):
-                    error.what = f"table {self.load.name}: {error.what}"
-                raise
+        try:
+            with self.backend.commit_lock(self.session, creates=self.load.creates or not keep):
+                counts = self._committed(staged, keep=keep)
+        except Transient as error:
+            # A session that has asked for a commit in vain says so.
+            error.uncommitted = not error.unanswered
+            raise
         if keep:
             self.load.announce("committed")
         return counts
+
+    def _committed(self, staged: Staged, *, keep: bool) -> Counts:
+        try:
+            if keep:
+                self.books.ensure()
+            return self._apply(staged, keep=keep)
+        except (BackendError, BadValue) as error:
+            self._explain_race(error)
+            self._explain_keys(staged, error)
+            if isinstance(error, BadValue) and not error.from_source:
+                error.what = f"table {self.load.name}: {error.what}"
+            raise
 
     def _apply(self, staged: Staged, *, keep: bool) -> Counts:
         load, session = self.load, self.session

@@ -322,6 +322,8 @@ def _stage(
 
 def _may_have_committed(error: BaseException) -> bool:
     """A refusal is certain; a lost connection or Ctrl-C may have come right after the commit."""
+    if isinstance(error, Transient) and error.uncommitted:
+        return False
     return not isinstance(error, DataError | Fenced | Unsupported)
 
 
