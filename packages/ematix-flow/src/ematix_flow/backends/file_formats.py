@@ -166,7 +166,8 @@ def write_encoded(rows: DataFrame, form: FileFormat, folder: Path) -> None:
     """Write encoded rows as files of a new folder."""
     options: dict[str, Any] = {}
     if form.format == "parquet":
-        options = {"compression": form.compression}
+        # Of zstd the first level: on columns it is about as small as the usual third, and faster.
+        options = {"compression": form.compression, "parquet.compression.codec.zstd.level": 1}
     elif form.format == "csv":
         options = {
             **_csv_marks(form),
