@@ -16,6 +16,7 @@ import pytest
 
 from ematix_flow import BigInt, ematix, register_connection
 from ematix_flow.backends.loading import load_backend
+from ematix_flow.backends.parked import PARKED
 from ematix_flow.backends.postgres import Postgres
 from ematix_flow.backends.postgres_copy import CopyTask
 from ematix_flow.run.batch import run_pipeline
@@ -29,6 +30,9 @@ KEEPALIVE = "02"
 PORTS = (
     "SELECT client_port FROM pg_stat_activity WHERE application_name LIKE 'ematix-flow%' "
     "AND datname = current_database() AND state = 'idle'"
+)
+PARTS = (
+    "SELECT tablename FROM pg_tables WHERE schemaname = 'ematix_flow' AND tablename LIKE '%parts'"
 )
 
 
@@ -108,3 +112,29 @@ def test_of_a_task_that_copies_the_session_is_watched(server: PostgresHarness) -
     task = CopyTask(backend.conninfo(), "stage", "parts", "target")
     (told,) = task(batches())
     assert told.to_pydict()["rows"] == [2]
+
+
+@pytest.mark.usefixtures("engine")
+def test_spark_writes_over_no_more_sessions_than_can_be_spared(server: PostgresHarness) -> None:
+    """Half of those that the database has left, as when it reads."""
+    url = url_of(server, "target")
+    parts: list[int] = []
+
+    @ematix.pipeline(target=Numbers, source_connection="origin", target_connection="target")
+    def numbers(spark: Any) -> Any:
+        return spark.range(0, 1000, 1, 12)
+
+    def count(point: str) -> None:
+        if point == "staged":
+            with psycopg.connect(url, autocommit=True) as raw:
+                ((name,),) = raw.execute(PARTS).fetchall()
+                found = raw.execute(f'SELECT count(*) FROM ematix_flow."{name}"')
+                parts[:] = [rows for (rows,) in found.fetchall()]
+
+    for limit, expected in ((-1, 12), (8, 3), (2, 1)):
+        with psycopg.connect(url, autocommit=True) as raw:
+            name = urlsplit(url).path[1:]
+            raw.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT {limit}')
+        PARKED.clear()
+        result = run_pipeline(numbers.spec, trigger="python", announce=count)
+        assert (result.counts.inserted, parts) == (1000, [expected])

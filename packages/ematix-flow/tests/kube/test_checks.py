@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,59 @@ def test_a_driver_that_is_a_pod_knows_itself(
     assert found == {"me": "me", "another": None, "": None}
     named = {"spark.kubernetes.driver.pod.name": "you"}
     assert kube_pods.driver_pod(api, named) == "you"
+
+
+def made_pod(project: Project, run: str) -> str:
+    """A pod of a run, as Spark labels it, that nobody tends; its uid."""
+    labels = {"app.kubernetes.io/managed-by": "ematix-flow", "ematix-flow/run": run}
+    pod = {
+        "metadata": {"name": f"ematix-flow-{run}-exec-1", "labels": labels},
+        "spec": {"containers": [{"name": "executor", "image": "i"}]},
+    }
+    made = project.kube.call("POST", f"/api/v1/namespaces/{project.namespace}/pods", pod)
+    return str(made["metadata"]["uid"])
+
+
+def test_there_is_no_secret_without_an_owner(gateway: Any, project: Project) -> None:
+    """Nobody would remove it after a driver that is killed at that moment."""
+    folder = Workspace()
+    try:
+        pods = Pods(api_of(gateway, project, project.settings(), folder), "r1")
+        pods.keep_secret(b"0" * 32, None)
+        pods.look()
+        assert project.left() == {}
+        uid = made_pod(project, "r1")
+        pods.look()
+        (secret,) = project.items("secrets")
+        assert [owner["uid"] for owner in secret["metadata"]["ownerReferences"]] == [uid]
+        pods.remove()
+        assert project.items("secrets") == []
+    finally:
+        folder.remove()
+
+
+def test_a_secret_that_may_not_be_made_is_refused_at_once(gateway: Any, project: Project) -> None:
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{project.namespace}/roles/ematix-flow"
+    role = project.kube.call("GET", path)
+    role["rules"] = [rule for rule in role["rules"] if rule["resources"] != ["secrets"]]
+    project.kube.call("PUT", path, role)
+    folder = Workspace()
+    try:
+        api = api_of(gateway, project, project.settings(), folder)
+        with pytest.raises(KubeRefusal, match="secrets is forbidden"):
+            Pods(api, "r1").keep_secret(b"0" * 32, None)
+    finally:
+        folder.remove()
+
+
+def test_pods_that_nobody_waits_for_are_swept(gateway: Any, project: Project) -> None:
+    made_pod(project, "dead")
+    folder = Workspace()
+    try:
+        pods = Pods(api_of(gateway, project, project.settings(), folder), "r1")
+        pods.sweep(ended=timedelta())
+        assert len(project.items("pods")) == 1
+        pods.sweep(waiting=timedelta())
+        assert project.items("pods") == []
+    finally:
+        folder.remove()

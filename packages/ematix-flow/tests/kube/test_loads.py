@@ -108,6 +108,53 @@ def test_a_load_of_which_a_pod_is_lost(
     assert kubelet.running == []
 
 
+class CrowdedNode(Kubelet):
+    """Has no room for the first pod that it is given."""
+
+    def _begin(self, uid: str, pod: dict[str, Any]) -> None:
+        if len(self.pods_seen) > 1:
+            super()._begin(uid, pod)
+            return
+        gone = {"terminated": {"exitCode": 137, "reason": "Error"}}
+        status = {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": "The node was low on resource: memory.",
+            "containerStatuses": [
+                {
+                    "name": "executor",
+                    "image": "",
+                    "imageID": "",
+                    "ready": False,
+                    "restartCount": 0,
+                    "state": gone,
+                }
+            ],
+        }
+        path = f"{self._path('pods', pod['metadata']['name'])}/status"
+        self.kube.call("PATCH", path, {"status": status}, kind="application/merge-patch+json")
+
+
+def test_a_pod_that_is_evicted_before_it_begins_is_replaced(
+    *,
+    project: Project,
+    databases: tuple[str, str],
+    module: ModuleType,
+    gate: Gate,
+    tmp_path: Path,
+) -> None:
+    project.write(executor_instances="1")
+    expected = work.fill(databases[0])
+    gate.open()
+    node = tmp_path / "node"
+    node.mkdir()
+    with CrowdedNode(project.kube, project.namespace, node, frozenset({IMAGE})) as kubelet:
+        work.pipeline(module, gate, [], master=project.master).sync()
+        assert len(kubelet.pods_seen) == 2
+        assert work.loaded(databases[1]) == expected
+        wait_until(lambda: project.left() == {}, what="nothing is left")
+
+
 @pytest.mark.soak
 def test_a_load_that_loses_all_pods_for_good(
     *,
@@ -274,4 +321,4 @@ def sweep(project: Project) -> None:
     from .apis import opened
 
     with opened(project) as api:
-        Pods(api, "another").sweep(timedelta())
+        Pods(api, "another").sweep(ended=timedelta())

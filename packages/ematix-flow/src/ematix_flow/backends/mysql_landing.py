@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.backends.base import Load, Staged
 from ematix_flow.backends.bookkeeping import SCHEMA
 from ematix_flow.backends.mysql_load import LoadTask
+from ematix_flow.backends.mysql_reads import spare_connections
 from ematix_flow.backends.mysql_types import constant, loaded_text
 from ematix_flow.backends.sql_landing import SqlLanding
 from ematix_flow.change import CURRENT, OPERATION, SIDE, Counts, Revise
@@ -141,7 +142,7 @@ class MySQLLanding(SqlLanding):
         values = ", '\\t', ".join(loaded_text(c.name, c.type) for c in load.incoming)
         lines = rows.selectExpr(f"concat({values}, '\\n') AS line")
         self._spread = bool(getattr(engine, "distributed", False))
-        count, size = engine.copy_rows(lines, task)
+        count, size = engine.copy_rows(lines, task, most=spare_connections(self.session))
         self._end_stragglers()
         # The planner would take a table that was empty a moment ago for empty.
         self.session.rows(f"ANALYZE TABLE {self._where(scratch(load))}")

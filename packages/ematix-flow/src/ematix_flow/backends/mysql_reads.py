@@ -117,7 +117,10 @@ class _Planning:
             total = self._expected(f"SELECT * FROM {self.named}")
             selected = self._expected(f"SELECT * FROM {self.backend.subquery(self.query)}")
             wanted = parts_wanted(
-                rows=selected, width=width, slots=self.slots, connections=self._free()
+                rows=selected,
+                width=width,
+                slots=self.slots,
+                connections=spare_connections(self.session),
             )
             if wanted == 1:
                 raise _OneStream("there is little to read, or no connection to spare")
@@ -178,14 +181,6 @@ class _Planning:
             names, found = self.backend.fetch(self.session.raw, asked, None)
         place = [name.lower() for name in names].index("rows")
         return float(max((row[place] or 0 for row in found), default=0))
-
-    def _free(self) -> int:
-        """Half of the connections that could still be opened."""
-        ((most, mine),) = self.session.rows(
-            "SELECT @@GLOBAL.max_connections, @@SESSION.max_user_connections"
-        )
-        ((_, there),) = self.session.rows("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
-        return max(0, min(int(most), int(mine) or int(most)) - int(there)) // 2
 
     def _candidates(self) -> list[tuple[str, str, bool]]:
         """The first columns of the indexes: of the primary key, of unique ones, of others."""
@@ -459,3 +454,12 @@ def _tls(backend: MySQL) -> str:
             fix="leave the ssl_ options out where it is a source; it is still encrypted",
         )
     return "DISABLED" if given.get("ssl_disabled") else "PREFERRED"
+
+
+def spare_connections(session: Session) -> int:
+    """Half of the connections that could still be opened."""
+    ((most, mine),) = session.rows(
+        "SELECT @@GLOBAL.max_connections, @@SESSION.max_user_connections"
+    )
+    ((_, there),) = session.rows("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
+    return max(0, min(int(most), int(mine) or int(most)) - int(there)) // 2

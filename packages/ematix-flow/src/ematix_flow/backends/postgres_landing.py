@@ -17,6 +17,7 @@ from ematix_flow import types as t
 from ematix_flow.backends.base import Backend, Load, Staged
 from ematix_flow.backends.bookkeeping import SCHEMA
 from ematix_flow.backends.postgres_copy import CopyTask, copied_value, copy_pieces
+from ematix_flow.backends.postgres_reads import spare_connections
 from ematix_flow.backends.spark_changes import SparkChange
 from ematix_flow.backends.sql_landing import SqlLanding
 from ematix_flow.change import INCOMING, Counts, Insert, Revise
@@ -136,7 +137,8 @@ class PostgresLanding(SqlLanding):
             f"{copied_value(quote(name), kind)} AS c{i}" for i, (name, kind) in enumerate(columns)
         ]
         self._spread = bool(getattr(engine, "distributed", False))
-        count, size = engine.copy_rows(rows.selectExpr(*values), task)
+        most = spare_connections(self.session)
+        count, size = engine.copy_rows(rows.selectExpr(*values), task, most=most)
         self._end_stragglers()
         self._know_stage()
         load.announce("staged")

@@ -262,7 +262,7 @@ class _Planning:
             width=size / tuples if tuples else 0.0,
             stored=str(self.session.one(f"SELECT {_stored(oid)}")),
             candidates=tuple(candidates),
-            connections=self._free(),
+            connections=spare_connections(self.session),
         )
 
     def _candidates(self, oid: int) -> list[_Candidate]:
@@ -284,22 +284,6 @@ class _Planning:
             if declared in _ORDERED
         }
         return list(reversed(known.values()))[:_MOST_CANDIDATES]
-
-    def _free(self) -> int:
-        """Half of the connections that this user could still open."""
-        free = self.session.one(
-            "SELECT least("
-            "current_setting('max_connections')::int "
-            "- current_setting('superuser_reserved_connections')::int "
-            "- (SELECT count(*) FROM pg_stat_activity), "
-            "(SELECT CASE WHEN d.datconnlimit < 0 THEN 1000000 ELSE d.datconnlimit - "
-            "(SELECT count(*) FROM pg_stat_activity a WHERE a.datid = d.oid) END "
-            "FROM pg_database d WHERE d.datname = current_database()), "
-            "(SELECT CASE WHEN r.rolconnlimit < 0 THEN 1000000 ELSE r.rolconnlimit - "
-            "(SELECT count(*) FROM pg_stat_activity a WHERE a.usename = r.rolname) END "
-            "FROM pg_roles r WHERE r.rolname = session_user))"
-        )
-        return max(0, int(free or 0)) // 2
 
     def _fit(self, facts: _Facts, wanted: int, *, selected: float) -> list[_Candidate]:
         """The candidates with bounds, in the order of preference."""
@@ -366,6 +350,23 @@ class _Planning:
         if not worth:
             raise _OneStream("each part would cost about as much as the whole")
         return min(worth, key=lambda c: worth[c] * (_KEY_BONUS if c.declared == "tid" else 1.0))
+
+
+def spare_connections(session: Session) -> int:
+    """Half of the connections that this user could still open."""
+    free = session.one(
+        "SELECT least("
+        "current_setting('max_connections')::int "
+        "- current_setting('superuser_reserved_connections')::int "
+        "- (SELECT count(*) FROM pg_stat_activity), "
+        "(SELECT CASE WHEN d.datconnlimit < 0 THEN 1000000 ELSE d.datconnlimit - "
+        "(SELECT count(*) FROM pg_stat_activity a WHERE a.datid = d.oid) END "
+        "FROM pg_database d WHERE d.datname = current_database()), "
+        "(SELECT CASE WHEN r.rolconnlimit < 0 THEN 1000000 ELSE r.rolconnlimit - "
+        "(SELECT count(*) FROM pg_stat_activity a WHERE a.usename = r.rolname) END "
+        "FROM pg_roles r WHERE r.rolname = session_user))"
+    )
+    return max(0, int(free or 0)) // 2
 
 
 def _before(facts: _Facts, snapshot: Snapshot) -> tuple[str, ...]:

@@ -155,9 +155,9 @@ class ClassicEngine:
     def _jvm_class(self, name: str) -> Any:
         return getattr(self._context._jvm, name)
 
-    def copy_rows(self, rows: DataFrame, task: RowTask) -> tuple[int, int]:
+    def copy_rows(self, rows: DataFrame, task: RowTask, *, most: int) -> tuple[int, int]:
         """Every Spark task hands its partition over."""
-        return copied_by_tasks(rows, task)
+        return copied_by_tasks(rows, task, most=most)
 
     @contextlib.contextmanager
     def job(self, description: str) -> Iterator[Job]:

@@ -105,9 +105,9 @@ class ConnectEngine:
             clone.client.release_session()
             clone.client.close()
 
-    def copy_rows(self, rows: DataFrame, task: RowTask) -> tuple[int, int]:
+    def copy_rows(self, rows: DataFrame, task: RowTask, *, most: int) -> tuple[int, int]:
         """Every Spark task hands its partition over."""
-        return copied_by_tasks(rows, task)
+        return copied_by_tasks(rows, task, most=most)
 
     @contextlib.contextmanager
     def job(self, description: str) -> Iterator[Job]:

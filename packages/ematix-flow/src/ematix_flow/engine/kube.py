@@ -87,7 +87,8 @@ class KubeEngine(SpreadEngine):
             trouble = self._pods.trouble
             # Spark gives up, with its JVM, when executors fail again and again.
             gave_up = self._host is not None and not self._host.jvm.alive
-            if self._lost is None and gave_up and trouble is not None and trouble.is_hopeless:
+            ended = trouble is not None and (trouble.is_hopeless or trouble.displaced)
+            if self._lost is None and gave_up and ended:
                 self._lost = f"executor pods end again and again: {trouble}"
             if self._lost is not None:
                 raise EngineError(self._lost, fix="see the pod's log, and run again") from error
@@ -101,13 +102,15 @@ class KubeEngine(SpreadEngine):
                 there = self._executors()
             except Exception as error:
                 # Spark gives up, with its JVM, when executors fail again and again.
-                if not self._pods.hopeless:
+                if self._pods.trouble is None:
                     raise
-                raise _not_up(self._pods.hopeless[0]) from error
+                raise _not_up(self._pods.trouble) from error
             if there >= self._wanted:
                 break
-            if self._pods.hopeless and not there:
-                raise _not_up(self._pods.hopeless[0])
+            hopeless = self._pods.hopeless
+            # As many as were asked for: it is not the one machine that some were sent to.
+            if not there and len(hopeless) >= self._wanted:
+                raise _not_up(hopeless[-1])
             now = time.monotonic()
             if there:
                 deadline = min(deadline, now + _LATECOMERS_SECONDS)
@@ -245,6 +248,8 @@ def _driver_address(master: str, given: dict[str, str]) -> dict[str, str]:
 
 
 def _not_up(state: PodState) -> EngineError:
+    if state.displaced:
+        return EngineError(f"executor {state}", fix="see what the cluster lacks, and run again")
     if state.phase == "Failed":
         return EngineError(f"executor {state}", fix="see the pod's log, and correct its image")
     return EngineError(

@@ -1,7 +1,8 @@
 """The executor pods of one run on Kubernetes: what they are made of, how they are, their end.
 
 All that a run leaves with the API carries its label. The secret that executors show is an object
-of Kubernetes' own, owned by the pods that read it: with the last of them the cluster removes it.
+of Kubernetes' own, owned by the pods that read it from its first moment: with the last of them the
+cluster removes it.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ _LONGEST = 400
 _GONE = 404
 _PAUSE, _LONG_PAUSE = 0.2, 3.0
 _FORGOTTEN = timedelta(hours=1)
+_GIVEN_UP = timedelta(hours=25)
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,16 @@ class PodState:
     phase: str
     reason: str = ""
     message: str = ""
+    displaced: bool = False
 
     @classmethod
     def read(cls, pod: Mapping[str, Any]) -> PodState:
         """From what the API says of it."""
         meta, status = pod["metadata"], pod.get("status", {})
+        phase = status.get("phase", "Pending")
         reason, message = status.get("reason", ""), status.get("message", "")
+        # Of a container that has failed by itself, nothing is said of the pod.
+        displaced = phase == "Failed" and bool(reason)
         for condition in status.get("conditions", ()):
             if condition["type"] == "PodScheduled" and condition["status"] == "False":
                 reason, message = condition.get("reason", ""), condition.get("message", "")
@@ -77,16 +83,20 @@ class PodState:
             waiting, ended = held.get("waiting"), held.get("terminated")
             if waiting:
                 reason, message = waiting.get("reason", ""), waiting.get("message", "")
-            elif ended:
+            elif ended and not displaced:
                 reason = f"exit code {ended.get('exitCode')}"
                 message = _last_word(ended.get("message", "")) or ended.get("reason", "")
-        phase = status.get("phase", "Pending")
-        return cls(meta["name"], meta["uid"], phase, reason, redact_text(message)[:_LONGEST])
+        told = redact_text(message)[:_LONGEST]
+        return cls(meta["name"], meta["uid"], phase, reason, told, displaced)
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it has ended, or will never begin."""
-        return self.phase == "Failed" or self.reason in _HOPELESS
+        """Whether it has ended, or will never begin, for a reason that others share.
+
+        Where the cluster has taken its place away, another may keep its own.
+        """
+        ended = self.phase == "Failed" and not self.displaced
+        return ended or self.reason in _HOPELESS
 
     def __str__(self) -> str:
         told = ": ".join(part for part in (self.reason, self.message) if part)
@@ -117,13 +127,14 @@ class Pods:
 
     @property
     def hopeless(self) -> list[PodState]:
-        """Those that have ended, or will never begin."""
+        """Those that have ended, or will never begin, as others would."""
         return [state for state in self.seen.values() if state.is_hopeless]
 
     @property
     def trouble(self) -> PodState | None:
-        """The state that says most of why there are no executors."""
-        states = sorted(self.seen.values(), key=lambda s: (not s.is_hopeless, not s.reason))
+        """The state that says most of why there are no executors; the latest of several."""
+        latest = reversed(list(self.seen.values()))
+        states = sorted(latest, key=lambda s: (not s.is_hopeless, not s.reason))
         return states[0] if states else None
 
     def check(self, pod: dict[str, Any]) -> None:
@@ -131,7 +142,11 @@ class Pods:
         self._api.call("POST", "pods?dryRun=All", pod)
 
     def keep_secret(self, secret: bytes, driver_pod: str | None) -> None:
-        """Give the secret of this run to the cluster, for the executors to read."""
+        """Give the secret of this run to the cluster, for the executors to read.
+
+        If this process is no pod, it is made with the first of them: nothing else could own it,
+        and it would outlive a driver that is killed. The API may refuse it now.
+        """
         owners = []
         if driver_pod is not None:
             uid = self._api.call("GET", f"pods/{driver_pod}")["metadata"]["uid"]
@@ -145,15 +160,16 @@ class Pods:
             "type": "Opaque",
             "data": {_SECRET_KEY: base64.b64encode(secret).decode()},
         }
-        self._api.call("POST", "secrets", self._secret)
+        self._api.call("POST", "secrets" if owners else "secrets?dryRun=All", self._secret)
 
     def watch(self) -> None:
         """Keep account of the pods from now on: Spark removes at once what has failed."""
         self._watching.start()
 
     def calm_down(self) -> None:
-        """Look less often: the executors are there."""
+        """Look less often: the executors are there, whatever has become of others."""
         self._pause = _LONG_PAUSE
+        self.seen = {}
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._pause):
@@ -197,14 +213,18 @@ class Pods:
                 if refusal.status != _GONE:
                     logger.warning("left behind in namespace %s: %s", self._api.namespace, refusal)
 
-    def sweep(self, older_than: timedelta = _FORGOTTEN) -> None:
-        """Take away pods that have ended, of runs whose driver was killed with its JVM."""
-        limit = datetime.now(timezone.utc) - older_than
+    def sweep(self, *, ended: timedelta = _FORGOTTEN, waiting: timedelta = _GIVEN_UP) -> None:
+        """Take away old pods of runs whose driver was killed with its JVM.
+
+        They have ended, or have waited for longer than any driver does.
+        """
+        patience = {"Failed": ended, "Succeeded": ended, "Pending": waiting}
+        now = datetime.now(timezone.utc)
         for pod in self._api.pods(f"{_OURS},{_RUN}"):
             meta = pod["metadata"]
             made = datetime.fromisoformat(meta["creationTimestamp"].replace("Z", "+00:00"))
-            over = pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
-            if over and made < limit:
+            limit = patience.get(pod.get("status", {}).get("phase", ""))
+            if limit is not None and made < now - limit:
                 # Another run may sweep, too.
                 with contextlib.suppress(KubeRefusal):
                     self._api.call("DELETE", f"pods/{meta['name']}")

@@ -63,8 +63,11 @@ class Engine(Protocol):
     def delta_commit(self) -> AbstractContextManager[SparkSession]:
         """A session for one commit to a Delta table, whose settings nobody else sees."""
 
-    def copy_rows(self, rows: DataFrame, task: RowTask) -> tuple[int, int]:
-        """Let a task take all rows, part by part; how many rows and bytes it says it took."""
+    def copy_rows(self, rows: DataFrame, task: RowTask, *, most: int) -> tuple[int, int]:
+        """Let a task take all rows, part by part; how many rows and bytes it says it took.
+
+        There are at most so many parts: each may hold a connection.
+        """
 
     def job(self, description: str) -> AbstractContextManager[Job]:
         """Mark all Spark work that this thread starts inside the block as one job."""
@@ -76,8 +79,8 @@ class Engine(Protocol):
         """Give back what the engine holds. A session made by the user stays up."""
 
 
-def copied_by_tasks(rows: DataFrame, task: RowTask) -> tuple[int, int]:
+def copied_by_tasks(rows: DataFrame, task: RowTask, *, most: int) -> tuple[int, int]:
     """Every Spark task hands its partition over."""
-    copied = rows.mapInArrow(task, "rows BIGINT, bytes BIGINT")
+    copied = rows.coalesce(max(1, most)).mapInArrow(task, "rows BIGINT, bytes BIGINT")
     done = copied.selectExpr("sum(rows)", "sum(bytes)").first()
     return (done[0] or 0, done[1] or 0) if done else (0, 0)

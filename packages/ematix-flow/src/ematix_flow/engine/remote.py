@@ -60,10 +60,10 @@ class RemoteEngine(ConnectEngine):
         now = shipping.state_of(shipping.own_files())
         return any(now.get(name, state) != state for name, state in self._shipped.items())
 
-    def copy_rows(self, rows: DataFrame, task: RowTask) -> tuple[int, int]:
+    def copy_rows(self, rows: DataFrame, task: RowTask, *, most: int) -> tuple[int, int]:
         """Every Spark task hands its partition over, by this package on the server's machines."""
         self.require_python()
-        return super().copy_rows(rows, task)
+        return super().copy_rows(rows, task, most=most)
 
     def send_file(self, file: Path) -> str:
         """Send a file to all machines of the server; returns its name there."""

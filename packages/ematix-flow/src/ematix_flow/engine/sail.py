@@ -56,7 +56,7 @@ class SailEngine(ConnectEngine):
     def require_jars(self, names: Sequence[str]) -> None:
         """Sail takes none: what needs them is read by this process, or runs on Spark."""
 
-    def copy_rows(self, rows: DataFrame, task: RowTask) -> tuple[int, int]:
+    def copy_rows(self, rows: DataFrame, task: RowTask, *, most: int) -> tuple[int, int]:
         """Let the task take all rows here: Sail, alone in its network, reaches no database."""
         with self.kept_rows(rows) as folder:
             done = [batch.to_pydict() for batch in task(_batches(folder, rows))]

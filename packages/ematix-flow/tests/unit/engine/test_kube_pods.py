@@ -6,12 +6,13 @@ import json
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ematix_flow.engine.kube import pod_timeout
-from ematix_flow.engine.kube_pods import PodState, pod_conf
+from ematix_flow.engine.kube_api import KubeApi
+from ematix_flow.engine.kube_pods import Pods, PodState, pod_conf
 from ematix_flow.engine.workspace import Workspace
 from ematix_flow.errors import ConfigError, EngineError
 
@@ -90,7 +91,16 @@ def container(**state: Any) -> list[dict[str, Any]]:
         (
             pod(phase="Failed", reason="Evicted", message="token=abcdef was low"),
             "pod exec-1 is failed (Evicted: token=*** was low)",
-            True,
+            False,
+        ),
+        (
+            pod(
+                phase="Failed",
+                reason="Evicted",
+                containerStatuses=container(terminated={"exitCode": 137, "reason": "Error"}),
+            ),
+            "pod exec-1 is failed (Evicted)",
+            False,
         ),
     ],
 )
@@ -98,6 +108,27 @@ def test_how_a_pod_is(given: dict[str, Any], says: str, hopeless: bool) -> None:
     state = PodState.read(given)
     assert str(state) == says
     assert state.is_hopeless is hopeless
+
+
+def test_of_several_troubles_the_latest_is_told() -> None:
+    pods = Pods(cast(KubeApi, None), "r1")
+    assert pods.trouble is None
+    states = [
+        PodState("exec-1", "u1", "Pending"),
+        PodState("exec-2", "u2", "Pending", "Unschedulable", "of yesterday"),
+        PodState("exec-3", "u3", "Pending", "Unschedulable", "of today"),
+        PodState("exec-4", "u4", "Failed", "exit code 1", "of yesterday"),
+        PodState("exec-5", "u5", "Failed", "exit code 1", "of today"),
+        PodState("exec-6", "u6", "Pending"),
+    ]
+    told = []
+    for count in range(1, len(states) + 1):
+        pods.seen = {state.name: state for state in states[:count]}
+        assert pods.trouble is not None
+        told.append(pods.trouble.name)
+    assert told == ["exec-1", "exec-2", "exec-3", "exec-4", "exec-5", "exec-5"]
+    pods.calm_down()
+    assert pods.trouble is None
 
 
 def test_what_is_given_wins_over_defaults_but_not_over_what_is_ours(workspace: Workspace) -> None:
