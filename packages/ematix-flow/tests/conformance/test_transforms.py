@@ -228,6 +228,7 @@ def test_what_follows_a_load(backend: Harness, loader: Loader) -> None:
     assert "SET grade = 50" in records["post:1"].source
 
 
+@pytest.mark.needs("source")
 def test_a_step_that_fails_leaves_the_load(backend: Harness, loader: Loader) -> None:
     after: list[str] = []
 
