@@ -54,15 +54,18 @@ def url_of(server: PostgresHarness, name: str) -> str:
 
 
 def asked_again_in(port: int) -> dict[int, float]:
-    """When the kernel asks for each client of a port whether it is there, by the client's port."""
-    found = {}
+    """When the kernel asks whether the other end is there, for both ends, by the client's port.
+
+    Where either end does not ask, the client is not among them.
+    """
+    ends: dict[int, list[float]] = {}
     for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         fields = line.split()
         here, there = (int(end.rpartition(":")[2], 16) for end in fields[1:3])
         kind, _, when = fields[5].partition(":")
-        if here == port and kind == KEEPALIVE:
-            found[there] = int(when, 16) / TICKS
-    return found
+        if port in (here, there) and kind == KEEPALIVE:
+            ends.setdefault(there if here == port else here, []).append(int(when, 16) / TICKS)
+    return {client: max(times) for client, times in ends.items() if len(times) == len(("us", "it"))}
 
 
 def watched(server: PostgresHarness, name: str, *, sessions: str = PORTS) -> int:

@@ -412,6 +412,7 @@ class Postgres(SqlBackend):
             "driver": "org.postgresql.Driver",
             "fetchsize": str(parts.fetch),
             "preferTimestampNTZ": "true",
+            "tcpKeepAlive": "true",
             "sessionInitStatement": "; ".join((*parts.before, WATCHFUL, "SET TIME ZONE 'UTC'")),
             **{k: str(address[k]) for k in ("user", "password") if k in address},
             **{theirs: str(info[ours]) for ours, theirs in _JDBC.items() if ours in info},

@@ -76,14 +76,16 @@ def copy_pieces(cursor: Any, statement: str, pieces: Iterator[bytes]) -> tuple[i
     header = b""
     piece: bytes | None = next(pieces)
     while piece is not None:
-        until = time.monotonic() + _STATEMENT_SECONDS
         with cursor.copy(statement) as copy:
+            until = time.monotonic() + _STATEMENT_SECONDS
             copy.write(header)
-            while piece is not None and time.monotonic() < until:
+            while True:
                 copy.write(piece)
                 send_all(cursor.connection)
                 size += len(piece)
                 piece = next(pieces, None)
+                if piece is None or time.monotonic() >= until:
+                    break
             if piece is not None:
                 copy.write(_TRAILER)
         rows += cursor.rowcount

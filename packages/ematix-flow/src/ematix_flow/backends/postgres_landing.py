@@ -232,12 +232,17 @@ class PostgresLanding(SqlLanding):
             return None
         if not set(load.incoming_names) <= set(load.column_names):
             return None
-        # A COPY passes by rules and policies, and writes what a sequence or formula should.
+        # A COPY passes by rules and policies, and writes what a sequence or formula should. It is
+        # one of several statements, for each of which triggers fire and references are checked.
         found = self.session.rows(
             "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, a.atttypmod "
             "FROM pg_attribute a "
             "JOIN pg_class c ON c.oid = a.attrelid WHERE c.oid = to_regclass(%s) "
             "AND c.relkind IN ('r', 'p') AND NOT c.relrowsecurity AND NOT c.relhasrules "
+            "AND NOT EXISTS (SELECT 1 FROM pg_constraint k WHERE k.contype = 'f' "
+            "AND k.conrelid = c.oid AND k.confrelid = c.oid) "
+            "AND NOT EXISTS (SELECT 1 FROM pg_trigger g WHERE g.tgrelid = c.oid "
+            "AND NOT g.tgisinternal AND g.tgtype & 1 = 0) "
             "AND a.attnum > 0 AND a.attidentity = '' AND a.attgenerated = ''",
             (self.backend.locate(load.name),),
         )

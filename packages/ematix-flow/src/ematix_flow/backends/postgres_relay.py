@@ -7,13 +7,17 @@ libpq would give them out one by one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FuturesTimeout
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
-from ematix_flow.backends.postgres_copy import WATCHFUL
+from ematix_flow.backends.postgres_copy import WATCHFUL, WATCHFUL_HERE
 from ematix_flow.errors import BadValue
 from ematix_flow.sql.normalizers import CannotMatch
 
@@ -32,7 +36,16 @@ _SMALL = 1 << 16
 _PAUSE = 0.004
 _PATIENCE = 10.0
 _SILENCE = 1.0
-_READER = "SET default_transaction_read_only = on; SET datestyle = 'ISO'"
+# All of it each time: what a pool in between was told by somebody else is not known.
+_READER = (
+    "SET default_transaction_read_only = on; SET datestyle = 'ISO'; SET TIME ZONE 'UTC'; "
+    "SET client_encoding TO 'UTF8'"
+)
+_KEEPALIVE = {
+    "TCP_KEEPIDLE": "keepalives_idle",
+    "TCP_KEEPINTVL": "keepalives_interval",
+    "TCP_KEEPCNT": "keepalives_count",
+}
 _EAGER = "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0"
 
 
@@ -41,6 +54,10 @@ def require_known(conninfo: Mapping[str, Any]) -> None:
     strange = sorted(set(conninfo) - set(_KNOWN))
     if strange:
         raise CannotMatch(f"rows cannot be copied over a connection with {', '.join(strange)}=")
+    plain = conninfo.get("sslmode") == "disable" or str(conninfo.get("host", "")).startswith("/")
+    if sys.version_info < (3, 11) and not plain:
+        # Its TLS hands on several pieces at once, which asyncpg does not expect.
+        raise CannotMatch("on Python 3.10 rows are copied with sslmode=disable only")
 
 
 class Line:
@@ -95,7 +112,9 @@ class Line:
         """Hang up on both sides."""
         if self._closing is None:
             self._closing = self.begun(self._closed())
-        self._closing.result(_PATIENCE)
+        # Whoever waits here has more to say than that a server does not answer.
+        with contextlib.suppress(FuturesTimeout):
+            self._closing.result(_PATIENCE)
 
     async def _closed(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -258,8 +277,20 @@ async def _connected(conninfo: Mapping[str, Any]) -> Any:
         **options,
     )
     try:
+        _watch(raw._transport.get_extra_info("socket"))
         await raw.execute(WATCHFUL)
     except BaseException:
         raw.terminate()
         raise
     return raw
+
+
+def _watch(line: Any) -> None:
+    """What libpq does by itself: miss a server that has gone without a word."""
+    if line.family == socket.AF_UNIX:
+        return
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, name in _KEEPALIVE.items():
+        # Not every system has them.
+        if hasattr(socket, option):
+            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), WATCHFUL_HERE[name])

@@ -87,8 +87,7 @@ class KubeEngine(SpreadEngine):
             trouble = self._pods.trouble
             # Spark gives up, with its JVM, when executors fail again and again.
             gave_up = self._host is not None and not self._host.jvm.alive
-            ended = trouble is not None and (trouble.is_hopeless or trouble.displaced)
-            if self._lost is None and gave_up and ended:
+            if self._lost is None and gave_up and trouble is not None and trouble.has_ended:
                 self._lost = f"executor pods end again and again: {trouble}"
             if self._lost is not None:
                 raise EngineError(self._lost, fix="see the pod's log, and run again") from error
@@ -102,9 +101,10 @@ class KubeEngine(SpreadEngine):
                 there = self._executors()
             except Exception as error:
                 # Spark gives up, with its JVM, when executors fail again and again.
-                if self._pods.trouble is None:
+                trouble = self._pods.trouble
+                if trouble is None or not trouble.has_ended:
                     raise
-                raise _not_up(self._pods.trouble) from error
+                raise _not_up(trouble) from error
             if there >= self._wanted:
                 break
             hopeless = self._pods.hopeless

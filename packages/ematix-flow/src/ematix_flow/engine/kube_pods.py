@@ -81,7 +81,7 @@ class PodState:
         for container in status.get("containerStatuses", ()):
             held = container.get("state", {})
             waiting, ended = held.get("waiting"), held.get("terminated")
-            if waiting:
+            if waiting and not displaced:
                 reason, message = waiting.get("reason", ""), waiting.get("message", "")
             elif ended and not displaced:
                 reason = f"exit code {ended.get('exitCode')}"
@@ -97,6 +97,11 @@ class PodState:
         """
         ended = self.phase == "Failed" and not self.displaced
         return ended or self.reason in _HOPELESS
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is none of those that run, or may still come to."""
+        return self.is_hopeless or self.displaced
 
     def __str__(self) -> str:
         told = ": ".join(part for part in (self.reason, self.message) if part)
@@ -216,7 +221,7 @@ class Pods:
     def sweep(self, *, ended: timedelta = _FORGOTTEN, waiting: timedelta = _GIVEN_UP) -> None:
         """Take away old pods of runs whose driver was killed with its JVM.
 
-        They have ended, or have waited for longer than any driver does.
+        They have ended, or have waited for longer than a run is likely to.
         """
         patience = {"Failed": ended, "Succeeded": ended, "Pending": waiting}
         now = datetime.now(timezone.utc)

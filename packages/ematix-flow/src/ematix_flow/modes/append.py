@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.change import Change, Insert
 from ematix_flow.model import LoadOptions, Table, merge_key
-from ematix_flow.modes.base import Reach, Shape, select_incoming
+from ematix_flow.modes.base import Reach, Shape, first_rows, select_incoming
 from ematix_flow.modes.sql import comparable, comparables, missing, name, names, parsed, same, value
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Append:
         """One insert, without the rows that an earlier run has read already."""
         if reach is None or reach.value is None:
             rows = select_incoming(columns)
-            return Change(steps=(Insert(rows),), opening=rows)
+            return Change(steps=(Insert(rows),), opening=first_rows(columns))
         if shape.key:
             rows = _new_by_key(shape.key, columns, reach)
         else:

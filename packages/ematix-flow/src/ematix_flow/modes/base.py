@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ematix_flow.connections import nearest
 from ematix_flow.errors import UnknownName
-from ematix_flow.modes.sql import names, parsed
+from ematix_flow.modes.sql import missing, name, names, parsed, stamped
 from ematix_flow.plugins import plugins
 
 if TYPE_CHECKING:
@@ -64,6 +64,12 @@ def load_mode(name: str) -> Mode:
         raise UnknownName(f"mode={name!r} is not known", fix=nearest(name, found))
     mode: Mode = found[name].load()()
     return mode
+
+
+def first_rows(columns: Sequence[str], blank: str | None = None) -> exp.Query:
+    """The incoming rows as those of a new table; in a column that is to be blank is nothing."""
+    values = (f"{missing(c) if c == blank else stamped(c, name(c))} AS {name(c)}" for c in columns)
+    return parsed(f"SELECT {', '.join(values)} FROM incoming")
 
 
 def select_incoming(columns: Sequence[str]) -> exp.Query:

@@ -17,7 +17,7 @@ from ematix_flow.modes.arriving import (
     one_for_each,
     requirements,
 )
-from ematix_flow.modes.base import Reach, Shape
+from ematix_flow.modes.base import Reach, Shape, first_rows
 from ematix_flow.modes.sql import (
     count_of,
     differs,
@@ -95,8 +95,7 @@ def merge_change(
 def _opening(columns: Sequence[str], options: LoadOptions, soft: str | None) -> exp.Query | None:
     if not one_for_each(options):
         return None
-    values = (f"{missing(c) if c == soft else stamped(c, name(c))} AS {name(c)}" for c in columns)
-    return parsed(f"SELECT {', '.join(values)} FROM incoming")
+    return first_rows(columns, soft)
 
 
 def _with_soft_delete(table: Table, options: LoadOptions) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ematix_flow.change import Assertion, Change, Replace
 from ematix_flow.errors import EmptySource
 from ematix_flow.model import LoadOptions, Table
-from ematix_flow.modes.base import Reach, Shape, select_incoming
+from ematix_flow.modes.base import Reach, Shape, first_rows, select_incoming
 from ematix_flow.modes.sql import count_of, parsed
 
 
@@ -24,7 +24,7 @@ class Truncate:
         """One replacement, guarded against an empty source."""
         guards = () if options.allow_empty else (not_empty(shape.table),)
         rows = select_incoming(columns)
-        return Change(steps=(Replace(rows),), assertions=guards, opening=rows)
+        return Change(steps=(Replace(rows),), assertions=guards, opening=first_rows(columns))
 
 
 def not_empty(table: Table) -> Assertion:

@@ -119,8 +119,7 @@ def _literal(text: str, dialect: str) -> str:
 
 def _digest(text: str, dialect: str) -> str:
     if dialect == "postgres":
-        # As it would be sent: all our sessions speak UTF-8.
-        return f"encode(sha256(textsend({text})), 'hex')"
+        return f"encode(sha256(convert_to({text}, 'UTF8')), 'hex')"
     if dialect == "duckdb":
         return f"sha256({text})"
     if dialect == "sqlite":

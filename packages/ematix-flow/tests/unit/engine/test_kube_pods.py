@@ -102,12 +102,22 @@ def container(**state: Any) -> list[dict[str, Any]]:
             "pod exec-1 is failed (Evicted)",
             False,
         ),
+        (
+            pod(
+                phase="Failed",
+                reason="Evicted",
+                containerStatuses=container(waiting={"reason": "ContainerCreating"}),
+            ),
+            "pod exec-1 is failed (Evicted)",
+            False,
+        ),
     ],
 )
 def test_how_a_pod_is(given: dict[str, Any], says: str, hopeless: bool) -> None:
     state = PodState.read(given)
     assert str(state) == says
     assert state.is_hopeless is hopeless
+    assert state.has_ended is (hopeless or given["status"]["phase"] == "Failed")
 
 
 def test_of_several_troubles_the_latest_is_told() -> None:
