@@ -117,7 +117,7 @@ def test_how_a_pod_is(given: dict[str, Any], says: str, hopeless: bool) -> None:
     state = PodState.read(given)
     assert str(state) == says
     assert state.is_hopeless is hopeless
-    assert state.has_ended is (hopeless or given["status"]["phase"] == "Failed")
+    assert state.has_ended is (hopeless or state.phase == "Failed")
 
 
 def test_of_several_troubles_the_latest_is_told() -> None:
