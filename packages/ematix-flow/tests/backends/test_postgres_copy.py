@@ -44,7 +44,7 @@ from ematix_flow import (
 )
 from ematix_flow.backends.base import SourceQuery
 from ematix_flow.backends.postgres import Postgres
-from ematix_flow.backends.postgres_relay import Line, Relay
+from ematix_flow.backends.postgres_relay import Line, Relay, require_known
 from ematix_flow.backends.spool import spooling
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.session import shared_engine
@@ -52,6 +52,7 @@ from ematix_flow.errors import BadValue, DataError, DuplicateKeys, EmatixError, 
 from ematix_flow.run.backfill import Request, plan_backfill, run_slices
 from ematix_flow.run.batch import run_pipeline
 from ematix_flow.run.change_sets import apply_plan, plan_changes, read_plan_file
+from ematix_flow.sql.normalizers import CannotMatch
 from harness.postgres import PostgresHarness
 from oracle.hashing import row_hash
 
@@ -385,6 +386,25 @@ def test_what_only_libpq_understands_goes_through_spark(
     register_connection(PostgresConnection(name="tuned", url=f"{url}?keepalives_idle=30"))
     preview = pipeline(Numbers, "SELECT * FROM n", source_connection="tuned").preview()
     assert (preview.path, "keepalives_idle" in preview.path_reason) == ("spark", True)
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "copied"),
+    [
+        ((3, 10, 13), {}, False),
+        ((3, 10, 13), {"sslmode": "require"}, False),
+        ((3, 10, 13), {"sslmode": "disable"}, True),
+        ((3, 10, 13), {"host": "/run/postgresql"}, True),
+        ((3, 11, 0), {"sslmode": "require"}, True),
+    ],
+)
+def test_what_asyncpg_cannot_do_on_an_old_python_is_not_asked_of_it(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], given: dict[str, str], copied: bool
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "version_info", version)
+        with contextlib.nullcontext() if copied else pytest.raises(CannotMatch, match="Python 3"):
+            require_known({"host": "db", **given})
 
 
 def test_a_source_that_goes_away_leaves_nothing(server: PostgresHarness) -> None:
