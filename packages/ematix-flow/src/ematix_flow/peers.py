@@ -18,6 +18,7 @@ from ematix_flow.errors import ConfigError, EngineError
 _ADDRESS = re.compile(
     r"(?P<scheme>https?|dns|k8s)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})/?"
 )
+_HOST_AND_PORT = re.compile(r":\d+(,.+:\d+)*/?$")
 _MASTERS = ("spark://", "sc://", "k8s://https://")
 _HIGHEST_PORT = 65_535
 _FORMS = 'write "https://host:port", "dns://host:port" or "k8s://service.namespace:port"'
@@ -83,6 +84,10 @@ def check_master(master: str) -> str:
         raise ConfigError(
             "master= is not the address of a cluster",
             fix='write "spark://host:port", "sc://host:port", "k8s://https://host:port" or "yarn"',
+        )
+    if master.startswith("spark://") and not _HOST_AND_PORT.search(master):
+        raise ConfigError(
+            f"master={master!r} does not say at which port", fix='write "spark://host:7077"'
         )
     if "@" in master:
         raise ConfigError(

@@ -407,6 +407,18 @@ def test_a_killed_engine_is_seen_and_replaced(up: Shop, victim: str) -> None:
     assert not (up.slot / "record.json").exists()
 
 
+@pytest.mark.parametrize("victim", ["process_id", "jvm_process_id"])
+def test_a_run_ends_with_its_engine(up: Shop, victim: str) -> None:
+    record = json.loads((up.slot / "record.json").read_text())
+    with up.running("never_ends") as process:
+        os.kill(record[victim], signal.SIGKILL)
+        _, err = process.communicate(timeout=child.PATIENCE)
+    assert process.returncode == 1
+    assert "the warm engine of this folder has ended in the middle of the run; run it again" in err
+    assert "RETRIES_EXCEEDED" not in err
+    assert up.flow("run", "load_words").code == 0
+
+
 def test_it_ends_when_idle(shop: Shop) -> None:
     started = shop.flow("engine", "start", "--idle-timeout", "0.02", "--format", "json").json
     assert started["idle_timeout_seconds"] == pytest.approx(1.2)

@@ -228,7 +228,7 @@ def test_what_is_written_for_spark_is_sparks(given: dict[str, Any], reason: str)
 def test_no_engine_where_the_database_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMATIX_FLOW_ENGINE", "sail")
     held = _declared(target_connection="source")
-    assert _engine(held) == ("none", "no row leaves the databases")
+    assert _engine(held) == ("none", "no row leaves the database")
 
 
 class Frame:

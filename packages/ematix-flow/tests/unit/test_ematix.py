@@ -353,6 +353,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"peers": ["dns://a:1"], "master": "yarn"}, "both peers= and master= are given"),
     ({"peers": ["dns://a:1"], "engine": "local"}, "peers= does not go with engine='local'"),
     ({"master": "spark://"}, "master= is not the address of a cluster"),
+    ({"master": "spark://a"}, "master='spark://a' does not say at which port; write"),
     ({"master": "http://a:1"}, "master= is not the address of a cluster"),
     ({"peers": ["a:1"]}, "peers= cannot hold 'a:1'"),
     ({"master": 5}, "master= must be a text, not 5"),

@@ -49,6 +49,22 @@ class ConnectEngine:
         # Before the client's own exit hook, which would wait for a server that is gone.
         atexit.register(_only_here(self.stop))
         spark.registerProgressHandler(self._on_progress)  # type: ignore[arg-type]
+        self._persist(spark)
+
+    def _persist(self, spark: Any) -> None:
+        """Ask a server that does not answer again for a minute, if it can be there at all.
+
+        By itself a client would do so for ten, with every question and at its own end.
+        """
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+
+        engine = self
+
+        class WhileThere(DefaultPolicy):
+            def can_retry(self, e: BaseException) -> bool:
+                return engine.alive and super().can_retry(e)
+
+        spark.client.set_retry_policies([WhileThere(max_retries=8, max_backoff=15_000)])
 
     @property
     def spark(self) -> SparkSession:
@@ -95,6 +111,7 @@ class ConnectEngine:
 
     def _new_delta_session(self) -> SparkSession:
         clone: SparkSession = self.delta_session().cloneSession()  # type: ignore[attr-defined]
+        self._persist(clone)
         return clone
 
     def _release(self, clone: Any) -> None:
@@ -121,7 +138,9 @@ class ConnectEngine:
         try:
             yield job
         except KeyboardInterrupt:
-            job.cancel()
+            # A server that is gone has nothing to stop.
+            with contextlib.suppress(Exception):
+                job.cancel()
             raise
         finally:
             self._spark.removeTag(tag)

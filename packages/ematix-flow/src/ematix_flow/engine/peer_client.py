@@ -99,9 +99,8 @@ class PeerClient:
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise EngineError(
-                f"peer {self.peer} {_trouble(error)}", fix="check that flow-worker runs there"
-            ) from error
+            trouble, fix = _trouble(error, tls=self.peer.tls)
+            raise EngineError(f"peer {self.peer} {trouble}", fix=fix) from error
         finally:
             connection.close()
 
@@ -156,15 +155,29 @@ def _content(peer: Peer, status: int, body: bytes) -> dict[str, Any]:
     return content
 
 
-def _trouble(error: Exception) -> str:
+def _trouble(error: Exception, *, tls: bool) -> tuple[str, str]:
+    """What is the matter with a peer, and what to do about it."""
+    running, certificates = (
+        "check that flow-worker runs there",
+        "check cert, key and ca, here and there",
+    )
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"shows a certificate that is not accepted ({error.verify_message.rstrip('.')})"
+        said = error.verify_message.rstrip(".")
+        return f"shows a certificate that is not accepted ({said})", (
+            "let it show one of the same authority whose subjectAltName holds what stands in peers="
+        )
     if isinstance(error, ssl.SSLError):
-        return f"refuses the certificate of this driver, or speaks no TLS 1.3 ({error.reason})"
+        why = f" ({error.reason})" if error.reason else ""
+        return f"refuses the certificate of this driver, or speaks no TLS 1.3{why}", certificates
     if isinstance(error, TimeoutError):
-        return "does not answer in time"
+        return "does not answer in time", running
     if isinstance(error, ConnectionRefusedError):
-        return "cannot be reached (nothing listens there)"
+        return "cannot be reached (nothing listens there)", running
     if isinstance(error, ConnectionResetError | http.client.RemoteDisconnected):
-        return "hangs up: the certificate of this driver may not be one that it accepts"
-    return f"cannot be reached ({getattr(error, 'strerror', None) or error})"
+        if not tls:
+            return "hangs up: it may be one that speaks TLS only", "write https://"
+        return (
+            "hangs up: the certificate of this driver may not be one that it accepts",
+            certificates,
+        )
+    return f"cannot be reached ({getattr(error, 'strerror', None) or error})", running

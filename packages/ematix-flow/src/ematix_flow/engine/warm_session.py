@@ -98,8 +98,16 @@ class WarmSession(ConnectEngine):
         """
         for attachment in list(self._attachments.values()):
             attachment.refresh()
-        with super().job(description) as job:
-            yield job
+        try:
+            with super().job(description) as job:
+                yield job
+        except Exception as error:
+            if self.alive:
+                raise
+            raise EngineError(
+                "the warm engine of this folder has ended in the middle of the run",
+                fix="run it again, which needs none, or look into `flow engine logs`",
+            ) from error
 
     def stop(self) -> None:
         """Close the session; the engine goes on."""

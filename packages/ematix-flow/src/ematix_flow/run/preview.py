@@ -81,7 +81,7 @@ def preview_of(plan: Plan) -> Preview:
         path=plan.path,
         path_reason=plan.path_reason,
         engine=plan.shown_engine,
-        engine_reason=plan.engine.reason if plan.select is None else "no row leaves the databases",
+        engine_reason=_engine_reason(plan),
         columns=[
             {
                 "name": c.column.name,
@@ -116,3 +116,11 @@ def _source_read(plan: Plan) -> str | None:
     if plan.engine.is_sail:
         return "in one stream: this process copies it for Sail"
     return source.how_read(query)
+
+
+def _engine_reason(plan: Plan) -> str:
+    if plan.select is None:
+        return plan.engine.reason
+    if plan.path == "copy":
+        return "one database hands its rows to the other"
+    return "no row leaves the database"
