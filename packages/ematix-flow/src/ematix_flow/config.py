@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,27 @@ def project_settings() -> ProjectSettings:
     _check_keys(transform, _PLACEMENT_KEYS, f"{path}: [transform]")
     placed = _first(_placed(transform, f"{path}: [transform]"), placed)
     return ProjectSettings(path.parent, tuple(modules), run_log, placed, _tls(path, table))
+
+
+def calendar_named(name: str) -> frozenset[date]:
+    """The days that ``[calendars]`` of the project file lists under a name."""
+    path = Path.cwd() / PROJECT_FILE
+    calendars = _section(path, "calendars")
+    if name not in calendars:
+        raise UnknownName(
+            f"there is no calendar {name!r}",
+            fix=nearest(name, calendars)
+            if calendars
+            else f'write it into {path}: [calendars], {name} = ["2026-12-25"]',
+        )
+    days = calendars[name]
+    try:
+        return frozenset(d if isinstance(d, date) else date.fromisoformat(d) for d in days)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: {name} in [calendars] must be a list of days",
+            fix=f'write for example {name} = ["2026-12-25"]',
+        ) from error
 
 
 def engine_choice() -> str:
@@ -353,7 +375,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}", fix="check its permissions"
         ) from error
-    known = ("connections", "project", "pipelines", "spark", "transform")
+    known = ("calendars", "connections", "project", "pipelines", "spark", "transform")
     for key in content:
         if key not in known:
             raise UnknownName(f"{path} has no section [{key}]", fix=nearest(key, known))

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 from ematix_flow.config import DEFAULT_CONNECTION
@@ -76,39 +75,6 @@ def check_function(function: Callable[..., Any], source_table: str | None) -> Fu
     if source_table is not None and not is_text(source_table):
         raise DeclarationError("source_table= must be a text", fix='write "schema.table"')
     return function_shape(function)
-
-
-def check_schedule(schedule: str | None, zone: str | None) -> None:
-    """Refuse a cron text that never fires and a time zone that does not exist."""
-    if schedule is not None:
-        from croniter import CroniterBadDateError, croniter
-
-        if not isinstance(schedule, str) or not croniter.is_valid(schedule):
-            raise DeclarationError(
-                f"schedule={schedule!r} is not a cron expression",
-                fix='write five fields such as "*/5 * * * *" (minute hour day month weekday)',
-            )
-        try:
-            croniter(schedule, datetime.now(timezone.utc)).get_next()
-        except CroniterBadDateError as error:
-            raise DeclarationError(
-                f"schedule={schedule!r} never fires", fix="choose a day that exists"
-            ) from error
-    if zone is None:
-        return
-    if schedule is None:
-        raise DeclarationError(
-            f"timezone={zone!r} goes with schedule=", fix="add a schedule, or remove it"
-        )
-    from zoneinfo import ZoneInfo
-
-    try:
-        ZoneInfo(zone)
-    except (KeyError, ValueError, OSError, TypeError, AttributeError) as error:
-        raise DeclarationError(
-            f"timezone={zone!r} does not exist",
-            fix='use an IANA name such as "Europe/Berlin"',
-        ) from error
 
 
 def retry_policy(retry: Mapping[str, Any] | None) -> RetryPolicy | None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any, NoReturn
 
 from ematix_flow.connections import Connection, build_connection, nearest
 from ematix_flow.declaring import (
     check_function,
-    check_schedule,
     connection_name,
     pipeline_names,
     placement,
@@ -23,6 +22,7 @@ from ematix_flow.declaring import (
 )
 from ematix_flow.declaring_columns import check_target
 from ematix_flow.declaring_options import load_options
+from ematix_flow.declaring_schedule import schedule_of
 from ematix_flow.declaring_transforms import (
     check_limits,
     check_transforms,
@@ -88,6 +88,12 @@ def pipeline(
     name: str | None = None,
     schedule: str | None = None,
     timezone: str | None = None,
+    jitter: timedelta | float | None = None,
+    start_date: date | str | None = None,
+    end_date: date | str | None = None,
+    excluded_days: Sequence[date | str] | str | None = None,
+    catchup: str = "last",
+    catchup_limit: int = 100,
     depends_on: Sequence[str | Pipeline] | None = None,
     upstream_freshness_secs: int | None = None,
     retry: Mapping[str, Any] | None = None,
@@ -231,7 +237,7 @@ def _spec_of(
     name: str, function: Callable[..., Any], given: Mapping[str, Any], where: SourceLocation
 ) -> PipelineSpec:
     check_function(function, given["source_table"])
-    check_schedule(given["schedule"], given["timezone"])
+    schedule = schedule_of(given)
     check_transforms(given)
     options: LoadOptions = load_options(given)
     specs = target_specs(given, options)
@@ -256,8 +262,7 @@ def _spec_of(
         continue_on_failure_post=given["continue_on_failure_post"],
         continue_on_target_failure=given["continue_on_target_failure"],
         options=options,
-        schedule=given["schedule"],
-        timezone=given["timezone"],
+        schedule=schedule,
         depends_on=pipeline_names(given["depends_on"]),
         retry=retry_policy(given["retry"]),
         upstream_freshness_secs=given["upstream_freshness_secs"],

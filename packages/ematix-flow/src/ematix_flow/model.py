@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.clock import Schedule
 from ematix_flow.errors import SourceLocation
 from ematix_flow.peers import Placement
 from ematix_flow.types import ColumnType
@@ -178,8 +179,7 @@ class PipelineSpec:
     continue_on_failure_post: bool = False
     continue_on_target_failure: bool = False
     options: LoadOptions = field(default_factory=LoadOptions)
-    schedule: str | None = None
-    timezone: str | None = None
+    schedule: Schedule | None = None
     depends_on: tuple[str, ...] = ()
     retry: RetryPolicy | None = None
     upstream_freshness_secs: int | None = None

@@ -9,12 +9,11 @@ import pytest
 
 from ematix_flow.declaring import (
     check_function,
-    check_schedule,
     function_shape,
     retry_policy,
 )
 from ematix_flow.declaring_options import MODES, check_mode, load_options
-from ematix_flow.errors import DeclarationError, UnknownName
+from ematix_flow.errors import UnknownName
 from ematix_flow.model import LoadOptions, RetryPolicy
 
 
@@ -48,21 +47,6 @@ async def load_later(conn: Any) -> str:
 
 def test_coroutines_have_the_same_shape() -> None:
     assert dict(function_shape(load_later).parameters) == {"conn": "source"}
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    ["* * * * *", "*/5 * * * *", "0 2 * * 1-5", "@daily", "0 0 29 2 *", "15,45 8-18 * * mon"],
-)
-def test_schedules(schedule: str) -> None:
-    check_schedule(schedule, None)
-    check_schedule(schedule, "America/New_York")
-
-
-@pytest.mark.parametrize("schedule", ["", " ", "* * * *", "60 * * * *", "* * 32 * *", "soon"])
-def test_what_is_no_schedule(schedule: str) -> None:
-    with pytest.raises(DeclarationError, match="is not a cron expression"):
-        check_schedule(schedule, None)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from datetime import timedelta
+from datetime import date, datetime, time, timedelta
+from pathlib import Path
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -28,6 +30,7 @@ from ematix_flow import (
     natural_key,
     pk,
 )
+from ematix_flow.clock import Schedule
 from ematix_flow.errors import DeclarationError, EmatixError, SourceLocation, UnknownName
 from ematix_flow.model import RetryPolicy
 from ematix_flow.peers import Placement
@@ -174,6 +177,35 @@ class TestPipelines:
 
         assert isinstance(other, Pipeline)
 
+    def test_a_schedule_with_all_that_goes_with_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / ".ematix-flow.toml").write_text(
+            '[calendars]\nholidays = ["2026-12-25", 2026-12-26]\n'
+        )
+        held = declared(
+            schedule="0 6 * * MON-FRI",
+            timezone="Europe/Berlin",
+            jitter=timedelta(minutes=2),
+            start_date=date(2026, 12, 1),
+            end_date="2026-12-31",
+            excluded_days=["holidays", "2026-12-24"],
+            catchup="all",
+            catchup_limit=7,
+        )
+        berlin = ZoneInfo("Europe/Berlin")
+        assert held.spec.schedule == Schedule(
+            "0 6 * * MON-FRI",
+            "Europe/Berlin",
+            start=datetime(2026, 12, 1, tzinfo=berlin),
+            end=datetime.combine(date(2026, 12, 31), time.max, berlin),
+            excluded=frozenset(date(2026, 12, day) for day in (24, 25, 26)),
+            jitter=timedelta(minutes=2),
+            catchup="all",
+            catchup_limit=7,
+        )
+
     def test_everything_at_once(self) -> None:
         held = declared(
             source_connection="raw",
@@ -194,7 +226,7 @@ class TestPipelines:
         spec = held.spec
         assert (held.name, spec.source, spec.source_table) == ("nightly", "raw", "raw.orders")
         assert spec.targets[0].column_map == {"order_id": "id"}
-        assert (spec.schedule, spec.timezone) == ("0 2 * * *", "Europe/Berlin")
+        assert spec.schedule == Schedule("0 2 * * *", "Europe/Berlin")
         assert spec.depends_on == ("extract", "other")
         assert spec.upstream_freshness_secs == 3600
         assert spec.retry == RetryPolicy(max_attempts=5, backoff_seconds=30, backoff_factor=2.0)
@@ -249,6 +281,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"schedule": "0 0 * * *", "timezone": "Berlin"}, "timezone='Berlin' does not exist; use an"),
     ({"schedule": "0 0 * * *", "timezone": 5}, "timezone=5 does not exist"),
     ({"timezone": "Europe/Berlin"}, "timezone='Europe/Berlin' goes with schedule="),
+    ({"jitter": 5}, "jitter=5 goes with schedule="),
+    ({"schedule": "@daily", "jitter": -1}, "jitter=-1 must be a timedelta or a number of seconds"),
+    ({"schedule": "@daily", "catchup": "lst"}, "catchup='lst' is no policy; did you mean 'last'?"),
+    ({"schedule": "@daily", "catchup_limit": 0}, "catchup_limit must be a whole number from 1"),
+    ({"schedule": "@daily", "start_date": "soon"}, "start_date='soon' is no moment; write a date"),
+    (
+        {"schedule": "@daily", "start_date": "2026-02-01", "end_date": "2026-01-31"},
+        "end_date='2026-01-31' is before start_date='2026-02-01'",
+    ),
+    ({"schedule": "@daily", "excluded_days": [5]}, "excluded_days holds 5, which is no day"),
+    ({"schedule": "@daily", "excluded_days": "hols"}, "there is no calendar 'hols'; write it into"),
     ({"depends_on": "extract"}, "depends_on= must be a list of pipelines, not 'extract'; write d"),
     ({"depends_on": [5]}, "depends_on= takes pipelines or their names, not int"),
     ({"retry": 3}, "retry= must be a dictionary, not 3"),

@@ -17,6 +17,7 @@ from ematix_flow.cli.options import (
     run_log_options,
 )
 from ematix_flow.cli.output import complain, say, say_json, say_table, took, when
+from ematix_flow.clock import zone_named
 from ematix_flow.errors import ConfigError, UnknownName
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.records import STATUSES, RunRecord, effective_status, utc_now
@@ -50,7 +51,7 @@ def status(*, modules: tuple[str, ...], run_log: Callable[[], RunLog], output: s
             [
                 [
                     spec.name,
-                    spec.schedule,
+                    spec.schedule.cron if spec.schedule else None,
                     due,
                     last.started_at if last else None,
                     effective_status(last, now) if last else "never ran",
@@ -65,16 +66,10 @@ def status(*, modules: tuple[str, ...], run_log: Callable[[], RunLog], output: s
 
 
 def next_due(spec: PipelineSpec, now: datetime) -> datetime | None:
-    """When the schedule fires next; in UTC unless the pipeline names a time zone."""
-    if spec.schedule is None:
+    """When the schedule fires next, in its own time zone."""
+    if spec.schedule is None or (slot := spec.schedule.next_after(now)) is None:
         return None
-    from zoneinfo import ZoneInfo
-
-    from croniter import croniter
-
-    local = now.astimezone(ZoneInfo(spec.timezone or "UTC"))
-    due: datetime = croniter(spec.schedule, local).get_next(datetime)
-    return due
+    return spec.schedule.due_at(slot, spec.name).astimezone(zone_named(spec.schedule.zone))
 
 
 def _status(
@@ -82,8 +77,8 @@ def _status(
 ) -> dict[str, Any]:
     return {
         "name": spec.name,
-        "schedule": spec.schedule,
-        "timezone": spec.timezone,
+        "schedule": spec.schedule.cron if spec.schedule else None,
+        "timezone": spec.schedule.zone if spec.schedule else None,
         "next_due": due.isoformat() if due else None,
         "depends_on": list(spec.depends_on),
         "last_run": last.to_dict(now=now) if last else None,

@@ -33,7 +33,7 @@ def list_pipelines(*, modules: tuple[str, ...], output: str) -> int:
             [
                 [
                     spec.name,
-                    spec.schedule,
+                    spec.schedule.cron if spec.schedule else None,
                     ", ".join(dict.fromkeys(t.mode for t in spec.targets)),
                     spec.source,
                     ", ".join(f"{t.connection}: {t.table.name}" for t in spec.targets),
@@ -61,8 +61,8 @@ def _plain(spec: PipelineSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
         "description": spec.doc,
-        "schedule": spec.schedule,
-        "timezone": spec.timezone,
+        "schedule": spec.schedule.cron if spec.schedule else None,
+        "timezone": spec.schedule.zone if spec.schedule else None,
         "source_connection": spec.source,
         "source_table": spec.source_table,
         "targets": [

@@ -251,7 +251,7 @@ def _zone(asked: str | None, kind: t.ColumnType, spec: PipelineSpec) -> tzinfo:
             f"--timezone does not go with a column of type {kind}, which has no zone",
             fix="leave it out",
         )
-    name = asked or spec.timezone
+    name = asked or (spec.schedule.zone if spec.schedule else None)
     if name is None:
         return timezone.utc
     from zoneinfo import ZoneInfo

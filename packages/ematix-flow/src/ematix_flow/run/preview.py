@@ -70,7 +70,7 @@ def preview_of(plan: Plan) -> Preview:
     incoming = told.get(plan.path, "the rows that Spark has read, normalized and staged")
     return Preview(
         pipeline=plan.spec.name,
-        schedule=plan.spec.schedule,
+        schedule=plan.spec.schedule.cron if plan.spec.schedule else None,
         mode=plan.target.mode,
         source_connection=plan.source.name,
         source_info=plan.source.connection.shown() | {"kind": plan.source.kind},
