@@ -198,5 +198,6 @@ TOML_KEYS = {
     "spark": "Settings of Spark on a cluster that `master` names by `spark://` or `k8s://`, "
     "without the `spark.` in front: "
     '`executor.memory = "4g"`.',
+    "calendars.<name>": "A list of days, for `excluded_days=`.",
     "connections.<name>": "A connection: its `kind` and fields, or just `url`.",
 }
