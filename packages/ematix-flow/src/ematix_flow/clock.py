@@ -215,34 +215,34 @@ class Schedule:
     end: datetime | None = None
     excluded: frozenset[date] = field(default_factory=frozenset)
     jitter: timedelta = timedelta()
-    catchup: str = CATCHUPS[1]
+    catchup: str = "last"
     catchup_limit: int = 100
 
     def next_after(self, moment: datetime) -> datetime | None:
         """The first slot after a moment; None if there is none any more."""
         if self.start is not None and moment < self.start:
             moment = self.start - _SECOND / 2
-        for _ in range(_LONGEST_WAIT // _DAY):
+        while True:
             found = self._next(moment)
             if found is None or (self.end is not None and found > self.end):
                 return None
-            if self._holds(found):
+            day = self._day_of(found)
+            if day not in self.excluded:
                 return found
-            moment = found
-        return None
+            moment = max(found, self._midnight(day + _DAY) - _SECOND / 2)
 
     def latest(self, moment: datetime) -> datetime | None:
         """The last slot at or before a moment; None if there was none yet."""
         if self.end is not None and moment > self.end:
             moment = self.end
-        for _ in range(_LONGEST_WAIT // _DAY):
+        while True:
             found = self._latest(moment)
             if found is None or (self.start is not None and found < self.start):
                 return None
-            if self._holds(found):
+            day = self._day_of(found)
+            if day not in self.excluded:
                 return found
-            moment = found - _SECOND
-        return None
+            moment = min(found, self._midnight(day)) - _SECOND
 
     def between(self, after: datetime, until: datetime, *, most: int) -> list[datetime]:
         """The slots after one moment and up to another, in order: the latest of them, if many."""
@@ -278,10 +278,12 @@ class Schedule:
         seed = hashlib.sha256(f"{name} {slot.astimezone(timezone.utc).isoformat()}".encode())
         return slot + self.jitter * (int.from_bytes(seed.digest()[:6], "big") / (1 << 48))
 
-    def _holds(self, slot: datetime) -> bool:
-        return (
-            not self.excluded or slot.astimezone(zone_named(self.zone)).date() not in self.excluded
-        )
+    def _day_of(self, slot: datetime) -> date:
+        return slot.astimezone(zone_named(self.zone)).date()
+
+    def _midnight(self, day: date) -> datetime:
+        midnight = datetime.combine(day, time.min, zone_named(self.zone))
+        return midnight.astimezone(timezone.utc)
 
     def _next(self, moment: datetime) -> datetime | None:
         cron, limit = parsed_cron(self.cron), moment + _LONGEST_WAIT

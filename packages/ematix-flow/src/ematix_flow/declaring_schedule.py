@@ -11,7 +11,12 @@ from ematix_flow.clock import CATCHUPS, Schedule, parsed_cron, zone_named
 from ematix_flow.connections import nearest
 from ematix_flow.errors import DeclarationError, UnknownName
 
-_BESIDE = ("timezone", "jitter", "start_date", "end_date", "excluded_days")
+# What says nothing without a schedule, and what each is if nobody has set it.
+_BESIDE = {
+    **dict.fromkeys(("timezone", "jitter", "start_date", "end_date", "excluded_days")),
+    "catchup": Schedule.catchup,
+    "catchup_limit": Schedule.catchup_limit,
+}
 _MOMENT = 'write a date, a datetime or a text such as "2026-12-31" or "2026-12-31T06:00"'
 
 
@@ -20,8 +25,8 @@ def schedule_of(given: Mapping[str, Any]) -> Schedule | None:
     cron, zone = given["schedule"], given["timezone"]
     check_catchup(given["catchup"], given["catchup_limit"])
     if cron is None:
-        for name in _BESIDE:
-            if given[name] is not None:
+        for name, unset in _BESIDE.items():
+            if given[name] != unset:
                 raise DeclarationError(
                     f"{name}={given[name]!r} goes with schedule=",
                     fix="add a schedule, or remove it",
@@ -58,20 +63,25 @@ def check_catchup(policy: object, limit: object) -> None:
         raise DeclarationError(
             f"catchup_limit must be a whole number from 1 upwards, not {limit!r}", fix="correct it"
         )
+    if policy != "all" and limit != Schedule.catchup_limit:
+        raise DeclarationError(
+            f"catchup_limit={limit} goes with catchup='all'", fix="add it, or remove the limit"
+        )
 
 
 def _jitter(given: object) -> timedelta:
-    if given is None:
-        return timedelta()
-    plain = isinstance(given, int | float) and not isinstance(given, bool)
-    if isinstance(given, timedelta) or plain:
-        made = given if isinstance(given, timedelta) else timedelta(seconds=given)  # type: ignore[arg-type]  # a number, as was just looked at
-        if made >= timedelta():
-            return made
-    raise DeclarationError(
-        f"jitter={given!r} must be a timedelta or a number of seconds, from 0 upwards",
-        fix="write for example jitter=30",
-    )
+    made = timedelta() if given is None else given
+    try:
+        if isinstance(made, int | float) and not isinstance(made, bool):
+            made = timedelta(seconds=made)
+    except (OverflowError, ValueError):
+        made = None
+    if not isinstance(made, timedelta) or made < timedelta():
+        raise DeclarationError(
+            f"jitter={given!r} must be a timedelta or a number of seconds, from 0 upwards",
+            fix="write for example jitter=30",
+        )
+    return made
 
 
 def _moment(given: object, name: str, zone: str, within: time) -> datetime | None:

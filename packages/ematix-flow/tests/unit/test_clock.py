@@ -137,6 +137,18 @@ def test_a_schedule_begins_and_ends_and_leaves_days_out() -> None:
     assert schedule.latest(at("2026-12-24T04:59:59")) is None
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Havana", "Pacific/Apia"])
+@pytest.mark.parametrize("month", [3, 11, 12])
+def test_days_are_left_out_however_many_slots_they_have(zone: str, month: int) -> None:
+    left_out = frozenset(date(2026, month, day) for day in range(5, 16))
+    schedule = Schedule("* * * * * *", zone, excluded=left_out)
+    place = ZoneInfo(zone)
+    first = datetime(2026, month, 5, tzinfo=place).astimezone(timezone.utc)
+    after = datetime(2026, month, 16, tzinfo=place).astimezone(timezone.utc)
+    assert schedule.next_after(first - timedelta(seconds=1)) == after
+    assert schedule.latest(after - timedelta(seconds=1)) == first - timedelta(seconds=1)
+
+
 def test_of_many_slots_the_latest_are_told() -> None:
     schedule = Schedule("0 * * * *")
     assert schedule.between(at("2020-01-01"), at("2026-01-01T00:30"), most=2) == [
