@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
     from ematix_flow.engine.protocol import RowTask
 
+# How long a server may be out of reach, and what lies between two troubles with it.
+_PATIENCE = 60.0
+_CALM = 30.0
 _MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
 
 
@@ -61,10 +65,17 @@ class ConnectEngine:
         engine = self
 
         class WhileThere(DefaultPolicy):
-            def can_retry(self, e: BaseException) -> bool:
-                return engine.alive and super().can_retry(e)
+            began = seen = float("-inf")
 
-        spark.client.set_retry_policies([WhileThere(max_retries=8, max_backoff=15_000)])
+            def can_retry(self, e: BaseException) -> bool:
+                now = time.monotonic()
+                # One trouble: whoever asks next, to clear up, does not begin to wait anew.
+                self.began = now if now - self.seen > _CALM else self.began
+                self.seen = now
+                waited = now - self.began
+                return engine.alive and waited < _PATIENCE and super().can_retry(e)
+
+        spark.client.set_retry_policies([WhileThere(max_retries=None, max_backoff=15_000)])
 
     @property
     def spark(self) -> SparkSession:
