@@ -6,6 +6,7 @@ One test may change what a whole server does. The lines of both are shown as the
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -19,9 +20,11 @@ HALVES = {"first half": _FIRST, "second half": [f"--ignore={folder}" for folder 
 
 def main(which: str) -> int:
     """Run the tests that a marker expression selects; 1 if any of them fails."""
+    failures: list[str] = []
     running = {name: start(name, [*what, "-m", which]) for name, what in HALVES.items()}
     readers = [
-        threading.Thread(target=show, args=(name, process)) for name, process in running.items()
+        threading.Thread(target=show, args=(name, process, failures))
+        for name, process in running.items()
     ]
     for reader in readers:
         reader.start()
@@ -29,6 +32,7 @@ def main(which: str) -> int:
         reader.join()
     codes = {name: process.wait() for name, process in running.items()}
     # Not every failure is a failed test: what a session leaves behind can fail it, too.
+    print("".join(failures), end="")
     for name, code in codes.items():
         print(f"{name}: {'failed' if code else 'passed'} (pytest exit code {code})")
     return int(any(codes.values()))
@@ -47,10 +51,12 @@ def start(name: str, arguments: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def show(name: str, process: subprocess.Popen[str]) -> None:
-    """Print what a half says, and which of them it is."""
+def show(name: str, process: subprocess.Popen[str], failures: list[str]) -> None:
+    """Print what a half says, and which of them it is; keep the lines that name a failure."""
     for line in process.stdout or ():
         print(f"{name} | {line}", end="", flush=True)
+        if re.match(r"(FAILED|ERROR) \S", line):
+            failures.append(f"{name} | {line}")
 
 
 if __name__ == "__main__":

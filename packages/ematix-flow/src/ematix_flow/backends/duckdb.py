@@ -82,6 +82,9 @@ _FOUND: dict[str, t.ColumnType] = {
 _CLOSING_SECONDS = 10.0
 _PAUSE_SECONDS = 0.005
 _commit_locks: defaultdict[Path, Any] = defaultdict(threading.RLock)
+# DuckDB forgets an instance that one thread opens while another closes the last one before it:
+# until that one is closed, nobody else in the process can open the file.
+_doors: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 
 class DuckDB(EmbeddedBackend):
@@ -106,6 +109,11 @@ class DuckDB(EmbeddedBackend):
         # Always the same mode: DuckDB refuses a second connection of another one in a process.
         writable = os.access(file if file.exists() else file.parent, os.W_OK)
         return _configured(_opened(file, read_only=not writable))
+
+    def disconnect(self, raw: Any) -> None:
+        """Close it while nobody opens the file."""
+        with _doors[self.file]:
+            raw.close()
 
     def run(self, raw: Any, sql: str, parameters: Sequence[Any]) -> int:
         """Execute; DuckDB answers an INSERT, UPDATE or DELETE with its count."""
@@ -292,13 +300,14 @@ class DuckDBLanding(EmbeddedLanding):
 
 
 def _opened(file: Path, *, read_only: bool) -> Any:
-    """Open a file, also in the moment in which another thread of this process closes it."""
+    """Open a file while nobody here closes it; code that is not ours may, for a moment."""
     import duckdb
 
     deadline = time.monotonic() + _CLOSING_SECONDS
     while True:
         try:
-            return duckdb.connect(str(file), read_only=read_only)
+            with _doors[file]:
+                return duckdb.connect(str(file), read_only=read_only)
         except duckdb.Error as error:
             if "already attached" not in str(error) or time.monotonic() > deadline:
                 raise

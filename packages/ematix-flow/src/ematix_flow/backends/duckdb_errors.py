@@ -50,6 +50,12 @@ def translate(error: Exception, connection: str, file: Path) -> EmatixError | No
             connection=connection,
             fix="check the permissions of the file and its folder",
         )
+    if "already attached" in text:
+        return Transient(
+            f"the file {file} is being closed by other code of this process",
+            connection=connection,
+            fix="run again",
+        )
     if isinstance(error, duckdb.TransactionException):
         return Transient(text, connection=connection, fix="run again")
     if isinstance(error, duckdb.InvalidInputException):

@@ -83,6 +83,10 @@ class SqlBackend(Backend):
     def connect(self, *, read_only: bool = False) -> Any:
         """A driver connection in autocommit mode."""
 
+    def disconnect(self, raw: Any) -> None:
+        """Close what ``connect`` has opened."""
+        raw.close()
+
     @abstractmethod
     def run(self, raw: Any, sql: str, parameters: Sequence[Any]) -> int:
         """Execute; the number of rows touched, or -1."""

@@ -77,7 +77,7 @@ class Session:
     def close(self) -> None:
         """Close the driver's connection."""
         with contextlib.suppress(EmatixError), self.backend.translated():
-            self.raw.close()
+            self.backend.disconnect(self.raw)
 
 
 class IdleSession:
