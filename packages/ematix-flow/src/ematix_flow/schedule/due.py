@@ -242,6 +242,10 @@ class _Pass:
             self.set_aside[name] = Wait(ended.event.reason, slot.fire.slot, loud=True)
             return
         self._tell(ended.event)
+        if ended.status == "unknown":
+            reason = "what became of its last run is asked in the next pass"
+            self.set_aside[name] = Wait(reason, slot.fire.slot, loud=True)
+            return
         self.stopped = self.stopped or ended.status == "cancelled"
         if ended.turn is None:
             found = self.log.standings([slot.key.origin])

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from ematix_flow.errors import Cancelled, EmatixError, Fenced
+from ematix_flow.errors import Cancelled, EmatixError, Fenced, Undecided
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.log import RunLog
 from ematix_flow.run.result import RunResult
-from ematix_flow.run.turns import GAVE_UP, Key, Turn
+from ematix_flow.run.turns import CLAIMED, GAVE_UP, Key, Turn
 from ematix_flow.schedule.agenda import (
     Fire,
     after_cancelling,
@@ -117,6 +117,9 @@ class ClaimedSlot:
         except (Cancelled, KeyboardInterrupt) as error:
             stopped = functools.partial(after_cancelling, now=self.now)
             return self._failed("cancelled", error, stopped)
+        except Undecided as error:
+            # It may have committed: whoever comes next has to ask the target before all else.
+            return self._failed("unknown", error, lambda turn: turn.ended(CLAIMED))
         except Exception as error:  # noqa: BLE001 - one pipeline's surprise must not stop the others
             after = functools.partial(after_failure, spec.retry, now=self.now, error=error)
             return self._failed("failed", error, after)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ematix_flow import config
 from ematix_flow.errors import Fenced
@@ -12,7 +12,7 @@ from ematix_flow.run.log import RunLog
 from ematix_flow.run.turns import Key
 from ematix_flow.schedule.agenda import Fire
 from ematix_flow.schedule.claims import Claims
-from ematix_flow.schedule.slots import Assignment, ClaimedSlot, Ended, Here
+from ematix_flow.schedule.slots import Assignment, ClaimedSlot, Ended, Here, Worker
 
 
 def run_claimed(
@@ -24,6 +24,8 @@ def run_claimed(
     previous: str | None = None,
     lost: bool = False,
     progress: bool = False,
+    worker: Worker | None = None,
+    now: datetime | None = None,
 ) -> Ended:
     """Run the slot behind a token to its end; ``Fenced`` if the claim is not good any more."""
     key = Key(config.origin_of(spec.location.file), spec.name)
@@ -38,4 +40,4 @@ def run_claimed(
     run_id = new_run_id() if previous is not None else turn.run_id or new_run_id()
     work = Assignment(spec, turn.slot, turn.attempt, run_id, log, "scheduler", progress=progress)
     with claims.kept():
-        return ClaimedSlot(key, fire, work, claims, Here(), log.clock()).run()
+        return ClaimedSlot(key, fire, work, claims, worker or Here(), now or log.clock()).run()
