@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from cluster.network import Authority, Credentials
+from ematix_flow import Pipeline
+from ematix_flow.discovery import load_project
 from ematix_flow.observe import alerts, observer
 
 
@@ -47,3 +50,51 @@ def trusted(credentials: Credentials, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Whoever makes a TLS connection trusts the authority."""
     monkeypatch.setenv("SSL_CERT_FILE", str(credentials.ca))
     return credentials.ca
+
+
+PIPELINES = """
+from typing import Annotated
+
+from ematix_flow import BigInt, DuckDBConnection, ematix, pk, register_connection
+
+register_connection(DuckDBConnection(name="warehouse", path="warehouse.duckdb"))
+
+
+@ematix.table(schema="shop")
+class Numbers:
+    number: Annotated[BigInt, pk()]
+
+
+@ematix.pipeline(target=Numbers, target_connection="warehouse", mode="merge")
+def load_numbers(conn):
+    return "SELECT unnest(range(5)) AS number"
+
+
+@ematix.pipeline(
+    target=Numbers, target_connection="warehouse", mode="merge", retry={"max_attempts": 3}
+)
+def load_more(conn):
+    import os
+
+    return f"SELECT number FROM {os.environ.get('MORE', 'shop.missing')}"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two pipelines inside one DuckDB file; the second fails unless ``MORE`` names a table."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "pipelines.py").write_text(PIPELINES)
+    (work / ".ematix-flow.toml").write_text('[project]\nmodules = ["pipelines.py"]\n')
+    monkeypatch.chdir(work)
+    monkeypatch.setattr("sys.path", [str(work), *sys.path])
+    monkeypatch.delenv("MORE", raising=False)
+    return work
+
+
+@pytest.fixture
+def pipelines(project: Path) -> Iterator[Mapping[str, Pipeline]]:
+    """The same, as Python sees them."""
+    with load_project(()) as loaded:
+        yield {p.name: p for p in loaded.pipelines}
