@@ -7,11 +7,16 @@ import ssl
 import threading
 import time
 from datetime import datetime, timezone
+from email import message_from_bytes
+from email.policy import default
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ematix_flow.observe.alert_email import EmailAlerter
 from ematix_flow.observe.alerts import Alerts, open_alerter
 from ematix_flow.observe.events import AlertEvent
 from ematix_flow.observe.posting import Undelivered
@@ -201,6 +206,16 @@ def test_email_that_is_refused_for_now_is_sent_again(caplog: pytest.LogCaptureFi
         "[ematix-flow] load <orders> & more has recovered"
     ]
     assert "SMTP 554 (never)" in caplog.text
+
+
+@given(st.text(), st.text())
+def test_email_of_any_name_and_message(name: str, message: str) -> None:
+    alerter = open_alerter("email://host?from=a@x.org&to=b@x.org")
+    assert isinstance(alerter, EmailAlerter)
+    event = AlertEvent("failed", name, NOON, message)
+    sent = message_from_bytes(alerter._message(event).as_bytes(), policy=default)
+    assert sent["Subject"] == f"[ematix-flow] {event.title}"
+    assert sent["To"] == "b@x.org"
 
 
 def test_email_to_nobody_there_is_tried_again() -> None:

@@ -143,6 +143,24 @@ def test_one_that_hangs_delays_neither_the_others_nor_the_run() -> None:
     release.set()
 
 
+def test_what_was_under_way_at_the_end_is_not_taken_for_told() -> None:
+    release = threading.Event()
+
+    class Hanging(Listener):
+        def notify(self, event: AlertEvent) -> None:
+            release.wait(30)
+
+    memory, later = ProcessMemory(), Listener("hanging")
+    alerts = Alerts([Hanging("hanging")], memory=memory)
+    alerts.send(event())
+    assert alerts.close(0.3) is False
+    release.set()
+    alerts = Alerts([later], memory=memory)
+    alerts.send(event(minutes=1))
+    assert alerts.close(10)
+    assert later.kinds == ["failed"]
+
+
 def test_a_pause_between_tries_ends_when_nobody_waits_any_more() -> None:
     patient = Listener("patient", *[Undelivered("busy", again=True, after=30.0)] * 9)
     alerts = Alerts([patient])
@@ -197,6 +215,8 @@ def test_an_event_is_not_changed_for_the_other_alerters() -> None:
         ),
         ("pagerduty://key?endpoint=ftp://x", "endpoint= of alerter pagerduty:// is no URL"),
         ("email://host?to=a@b.c", "alerter email:// has no from="),
+        ("stdout://here", "alerter stdout:// takes nothing after it"),
+        ("pagerduty://key/path", "alerter pagerduty:// takes no path"),
         ("email://host?from=a@b.c", "alerter email:// has no to="),
         ("email://host?from=a@b.c&to=nobody", "a from= or to= that is no address"),
         (

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ematix_flow.errors import EmatixError
-from ematix_flow.observe.measures import BUCKETS, DURATION, ROWS, RUNS, Distribution
+from ematix_flow.errors import EmatixError, MissingExtra
+from ematix_flow.observe.measures import BUCKETS, DURATION, FAILING, ROWS, RUNS, Distribution
 from ematix_flow.observe.metrics import MemoryMetrics, MetricsSink, open_metrics
 from ematix_flow.observe.metrics_prometheus import ServedMetrics
 
@@ -30,7 +31,7 @@ def count(sink: MetricsSink, name: str = "load", *, seconds: float = 2.0) -> Non
         sink.observe_duration(name, seconds)
         sink.add_rows(name, "inserted", 5)
         sink.add_bytes(name, 100)
-        sink.set_end(name, 1_000.0, succeeded=outcome == "succeeded")
+        sink.set_end(name, 1_000.0, outcome)
         sink.flush()
 
 
@@ -65,6 +66,32 @@ def test_memory_can_be_read() -> None:
     assert sink.measures.value(ROWS, "load", "inserted") == 10
     assert sink.measures.value(ROWS, "other", "inserted") == 0
     sink.close(1)
+
+
+def test_a_cancelled_run_says_nothing_about_failing() -> None:
+    sink = open_metrics("memory://")
+    assert isinstance(sink, MemoryMetrics)
+    for outcome, failing in (("failed", 1), ("cancelled", 1), ("succeeded", 0), ("cancelled", 0)):
+        sink.set_end("load", 1.0, outcome)
+        assert sink.measures.value(FAILING, "load") == failing
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [
+        ("prometheus://127.0.0.1:0", "prometheus_client", "metrics-prometheus"),
+        ("prometheus+push://127.0.0.1", "prometheus_client", "metrics-prometheus"),
+        ("prometheus+file://x.prom", "prometheus_client", "metrics-prometheus"),
+        ("otlp://", "opentelemetry.sdk.resources", "metrics-otel"),
+    ],
+)
+def test_a_package_that_is_not_there_is_named(
+    url: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra) as caught:
+        open_metrics(url)
+    assert f"ematix-flow[{extra}]" in str(caught.value)
 
 
 def test_stdout_prints_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,6 +255,8 @@ def test_a_collector_that_is_gone_is_not_waited_for_long(scheme: str) -> None:
         ("prometheus+file:///tmp/x.txt", "needs the path of a file that ends in .prom"),
         ("otlp://host?x=1", "metrics otlp:// has no option 'x'"),
         ("memory", "metrics needs a URL"),
+        ("memory://here", "metrics memory:// takes nothing after it"),
+        ("prometheus://:9100/metrics", "metrics prometheus:// takes no path"),
     ],
 )
 def test_a_url_that_is_not_written_well(url: str, says: str) -> None:

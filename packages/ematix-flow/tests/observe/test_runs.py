@@ -18,7 +18,7 @@ from ematix_flow.observe.alerts import register_alerter
 from ematix_flow.observe.events import AlertEvent
 from ematix_flow.observe.observer import RunObserver, open_observer, process_observer
 
-from .ends import Answer, HttpEnd, free_port, http_end, wait_for
+from .ends import Answer, HttpEnd, free_port, http_end, otlp_http_end, wait_for
 
 
 def events(end: HttpEnd) -> list[tuple[str, str]]:
@@ -158,6 +158,34 @@ def test_a_slow_or_dead_receiver_does_not_delay_a_run(pipelines: Mapping[str, Pi
         assert time.monotonic() - began < 4
         release.set()
     assert run_took < 5
+
+
+def test_a_program_that_just_ends_has_told_all(project: Path) -> None:
+    program = (
+        "from ematix_flow.errors import EmatixError\n"
+        "from pipelines import load_more, load_numbers\n"
+        "load_numbers.sync()\n"
+        "try:\n    load_more.sync()\nexcept EmatixError:\n    pass\n"
+    )
+    with http_end(Answer(503)) as end, otlp_http_end() as collector:
+        where = f"127.0.0.1:{collector.port}"
+        settings = {
+            "EMATIX_FLOW_ALERTERS": f"http://{end.where}/",
+            "EMATIX_FLOW_METRICS": f"otlp://{where}",
+            "EMATIX_FLOW_TRACES": f"otel+otlp+http://{where}",
+        }
+        ran = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=project,
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert ran.stderr == ""
+        assert events(end) == [("failed", "load_more")] * 2  # the second try of one alert
+        assert len([s for s in collector.spans if s.name == "flow.pipeline.run"]) == 2
+        assert "pipeline_runs_total" in collector.points()
 
 
 def test_what_nobody_asked_for_is_not_loaded(project: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -26,19 +25,20 @@ class Stage:
     failed_tasks: int
 
 
-@contextlib.contextmanager
-def telling_tasks(engine: Engine, traceparent: str | None) -> Iterator[None]:
+def telling_tasks(
+    engine: Engine, traceparent: str | None
+) -> contextlib.AbstractContextManager[None]:
     """Give every task that this thread starts the local property ``traceparent``.
 
     Only an in-process Spark has such properties: elsewhere nothing happens.
     """
+    if traceparent is None:
+        return contextlib.nullcontext()
     from ematix_flow.engine.classic import ClassicEngine
 
-    if traceparent is None or not isinstance(engine, ClassicEngine):
-        yield
-        return
-    with engine.local_property(TRACEPARENT, traceparent):
-        yield
+    if not isinstance(engine, ClassicEngine):
+        return contextlib.nullcontext()
+    return engine.local_property(TRACEPARENT, traceparent)
 
 
 def stages_of(job: Job) -> tuple[Stage, ...]:

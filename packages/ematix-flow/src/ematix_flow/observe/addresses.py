@@ -48,6 +48,22 @@ class Address:
                 fix = nearest(name, known) if known else "leave it out: it takes none"
                 raise UnknownName(f"{self.what} {self.scheme}:// has no option {name!r}", fix=fix)
 
+    def check_no_path(self) -> None:
+        """Refuse a path that would say nothing."""
+        if self.path:
+            raise ConfigError(
+                f"{self.what} {self.scheme}:// takes no path", fix="leave out what follows the host"
+            )
+
+    def check_bare(self) -> None:
+        """Refuse whatever follows ``://``."""
+        self.check_options()
+        if self.rest:
+            raise ConfigError(
+                f"{self.what} {self.scheme}:// takes nothing after it",
+                fix=f"write {self.scheme}://",
+            )
+
     def flag(self, name: str, *, default: bool) -> bool:
         """An option that is 1 or 0."""
         given = self.options.get(name, "").lower()

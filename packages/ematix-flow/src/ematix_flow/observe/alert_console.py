@@ -15,7 +15,7 @@ class ConsoleAlerter:
     """Writes lines to standard error: standard output belongs to results."""
 
     def __init__(self, address: Address) -> None:
-        address.check_options()
+        address.check_bare()
         self.name = f"{address.scheme}://"
 
     def notify(self, event: AlertEvent) -> None:

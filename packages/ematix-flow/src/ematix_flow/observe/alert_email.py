@@ -25,6 +25,7 @@ class EmailAlerter:
     def __init__(self, address: Address) -> None:
         self._host = address.need_host("email://host?from=…&to=…")
         address.check_options("from", "to", "starttls", "ca")
+        address.check_no_path()
         self._starttls = address.flag("starttls", default=True)
         self._port = address.port or (_SUBMISSION_PORT if self._starttls else _PLAIN_PORT)
         self._user, self._password = address.user, address.password

@@ -27,6 +27,7 @@ class PagerDutyAlerter:
         self._key = address.need_host("pagerduty://routing-key")
         remember_secret(self._key)
         address.check_options("service", "severity", "endpoint")
+        address.check_no_path()
         self._service = address.options.get("service", "ematix-flow")
         self._severity = address.options.get("severity", "error")
         if self._severity not in SEVERITIES:

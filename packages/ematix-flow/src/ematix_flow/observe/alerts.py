@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from ematix_flow.observe.addresses import parse_address
-from ematix_flow.observe.courier import Courier
+from ematix_flow.observe.courier import Courier, close_all
 from ematix_flow.observe.events import AlertEvent
 from ematix_flow.redaction import redact_text
 
@@ -164,13 +164,17 @@ class Alerts:
         for channel in self._channels:
             channel.send(event)
 
+    def finish(self) -> None:
+        """Take no more; what is under way goes on."""
+        for channel in self._channels:
+            channel.courier.finish()
+
     def close(self, timeout: float = 10.0) -> bool:
-        """Wait so many seconds for what is under way; whether all of it has got through."""
-        deadline = time.monotonic() + timeout
-        done = [c.courier.close(max(0.0, deadline - time.monotonic())) for c in self._channels]
+        """Wait so many seconds for what is under way; whether all of it was dealt with."""
+        done = close_all([channel.courier for channel in self._channels], timeout)
         for channel, settled in zip(self._channels, done, strict=True):
             if not settled:
-                logger.warning("alerts to %s were still under way at the end", channel.name)
+                channel.give_up()
         return all(done)
 
 
@@ -189,6 +193,7 @@ class _Channel:
         self._per_minute = per_minute
         self._sent: deque[float] = deque(maxlen=per_minute)
         self._held_back = 0
+        self._telling: tuple[str, str, str] | None = None
 
     def send(self, event: AlertEvent) -> None:
         if not self.courier.take(event):
@@ -206,6 +211,7 @@ class _Channel:
             self._held_back += 1
             self._lose(event, f"it had {self._per_minute} within a minute")
             return
+        self._telling = told
         try:
             self._deliver(dataclasses.replace(event, held_back=self._held_back))
         except Exception as error:  # noqa: BLE001 - no alerter's fault is the run's
@@ -214,6 +220,14 @@ class _Channel:
         else:
             self._held_back = 0
             self._sent.append(time.monotonic())
+        finally:
+            self._telling = None
+
+    def give_up(self) -> None:
+        """The process ends with something untold: whoever remembers must not take it for told."""
+        logger.warning("alerts to %s were still under way at the end", self.name)
+        if self._telling is not None:
+            self._memory.release(*self._telling)
 
     def _is_too_much(self) -> bool:
         full = len(self._sent) == self._per_minute

@@ -50,8 +50,10 @@ class AlertEvent:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UnknownName(f"there is no alert {self.kind!r}", fix=nearest(self.kind, KINDS))
+        if self.timestamp.tzinfo is None:
+            object.__setattr__(self, "timestamp", self.timestamp.replace(tzinfo=timezone.utc))
         if self.error_message is not None:
-            message = redact_text(" ".join(self.error_message.split()))
+            message = redact_text(_one_line(self.error_message))
             if len(message) > _LONGEST_MESSAGE:
                 message = message[: _LONGEST_MESSAGE - 1] + "…"
             object.__setattr__(self, "error_message", message)
@@ -65,7 +67,7 @@ class AlertEvent:
     @property
     def title(self) -> str:
         """What happened, in a few words."""
-        return f"{_one_line(self.pipeline)} {_WORDS[self.kind]}"
+        return f"{redact_text(_one_line(self.pipeline))} {_WORDS[self.kind]}"
 
     @property
     def text(self) -> str:
@@ -97,4 +99,6 @@ class AlertEvent:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Without line breaks, and without what no mail or JSON may hold."""
+    sound = text.encode("utf-8", "replace").decode()
+    return " ".join("".join(c if c.isprintable() else " " for c in sound).split())

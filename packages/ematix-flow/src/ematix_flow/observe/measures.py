@@ -16,6 +16,8 @@ LAST_SUCCESS = "pipeline_last_success_timestamp_seconds"
 LAST_RUN = "pipeline_last_run_timestamp_seconds"
 FAILING = "pipeline_failing"
 
+SUCCEEDED, CANCELLED = "succeeded", "cancelled"
+
 # From a copy inside one database to a night's load.
 BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 10800.0, 21600.0)
 
@@ -40,7 +42,7 @@ METRICS = {
         Metric(BYTES, "counter", "Bytes that were moved."),
         Metric(LAST_SUCCESS, "gauge", "When a run last succeeded, in seconds since 1970."),
         Metric(LAST_RUN, "gauge", "When a run last ended, in seconds since 1970."),
-        Metric(FAILING, "gauge", "1 if the last run failed, else 0."),
+        Metric(FAILING, "gauge", "1 if the last run that was not cancelled failed, else 0."),
     )
 }
 

@@ -44,7 +44,7 @@ class MetricsSink(Protocol):
     def add_bytes(self, name: str, size: int) -> None:
         """Count bytes."""
 
-    def set_end(self, name: str, at: float, *, succeeded: bool) -> None:
+    def set_end(self, name: str, at: float, outcome: str) -> None:
         """Say when a run ended, in seconds since 1970, and how."""
 
     def flush(self) -> None:
@@ -88,11 +88,12 @@ class MeasuredMetrics:
         """Count bytes."""
         self.measures.add(measures.BYTES, (name,), size)
 
-    def set_end(self, name: str, at: float, *, succeeded: bool) -> None:
+    def set_end(self, name: str, at: float, outcome: str) -> None:
         """Say when and how a run ended."""
         self.measures.set(measures.LAST_RUN, (name,), at)
-        self.measures.set(measures.FAILING, (name,), 0 if succeeded else 1)
-        if succeeded:
+        if outcome != measures.CANCELLED:
+            self.measures.set(measures.FAILING, (name,), int(outcome != measures.SUCCEEDED))
+        if outcome == measures.SUCCEEDED:
             self.measures.set(measures.LAST_SUCCESS, (name,), at)
 
     def flush(self) -> None:
@@ -107,7 +108,7 @@ class NullMetrics(MeasuredMetrics):
 
     def __init__(self, address: Address) -> None:
         super().__init__()
-        address.check_options()
+        address.check_bare()
 
 
 class MemoryMetrics(MeasuredMetrics):
@@ -115,7 +116,7 @@ class MemoryMetrics(MeasuredMetrics):
 
     def __init__(self, address: Address) -> None:
         super().__init__()
-        address.check_options()
+        address.check_bare()
 
 
 class PrintedMetrics(MeasuredMetrics):
@@ -123,7 +124,7 @@ class PrintedMetrics(MeasuredMetrics):
 
     def __init__(self, address: Address) -> None:
         super().__init__()
-        address.check_options()
+        address.check_bare()
 
     def close(self, timeout: float) -> None:
         """Print them."""

@@ -65,11 +65,13 @@ class OtlpMetrics:
         """Count bytes."""
         self._instruments[measures.BYTES].add(size, {"name": name})
 
-    def set_end(self, name: str, at: float, *, succeeded: bool) -> None:
+    def set_end(self, name: str, at: float, outcome: str) -> None:
         """Say when and how a run ended."""
         self._instruments[measures.LAST_RUN].set(at, {"name": name})
-        self._instruments[measures.FAILING].set(0 if succeeded else 1, {"name": name})
-        if succeeded:
+        if outcome != measures.CANCELLED:
+            failing = int(outcome != measures.SUCCEEDED)
+            self._instruments[measures.FAILING].set(failing, {"name": name})
+        if outcome == measures.SUCCEEDED:
             self._instruments[measures.LAST_SUCCESS].set(at, {"name": name})
 
     def flush(self) -> None:

@@ -77,6 +77,7 @@ class ServedMetrics(MeasuredMetrics):
     def __init__(self, address: Address) -> None:
         super().__init__()
         address.check_options()
+        address.check_no_path()
         registry = _registry(self.measures)
         self.port = DEFAULT_PORT if address.port is None else address.port
         self._server: Any = None
@@ -118,6 +119,7 @@ class PushedMetrics(MeasuredMetrics):
         super().__init__()
         host = address.need_host("prometheus+push://gateway:9091")
         address.check_options("job", "tls")
+        address.check_no_path()
         scheme = "https" if address.flag("tls", default=False) else "http"
         shown = f"[{host}]" if ":" in host else host
         self._gateway = f"{scheme}://{shown}:{address.port or GATEWAY_PORT}"

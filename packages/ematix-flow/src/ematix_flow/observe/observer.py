@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
+# Of that, what metrics and traces each may take; alerts go on meanwhile.
+_SHARE = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,10 +208,16 @@ class RunObserver:
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Wait for what is under way, all together so many seconds."""
         deadline = time.monotonic() + timeout
-        for part in (self.alerts, self.metrics, self.traces):
+        if self.alerts is not None:
+            with _shielded("ending alerts"):
+                self.alerts.finish()
+        for part in (self.metrics, self.traces):
             if part is not None:
-                with _shielded("ending alerts, metrics or traces"):
-                    part.close(max(0.1, deadline - time.monotonic()))
+                with _shielded("ending metrics or traces"):
+                    part.close(timeout * _SHARE)
+        if self.alerts is not None:
+            with _shielded("ending alerts"):
+                self.alerts.close(max(0.1, deadline - time.monotonic()))
 
 
 class _ObservedRun:
@@ -305,7 +313,7 @@ def _count(metrics: MetricsSink, run: RunStart, end: RunEnd) -> None:
     for verb, number in end.rows.items():
         metrics.add_rows(run.pipeline, verb, number)
     metrics.add_bytes(run.pipeline, end.bytes)
-    metrics.set_end(run.pipeline, end.finished_at.timestamp(), succeeded=end.status == "succeeded")
+    metrics.set_end(run.pipeline, end.finished_at.timestamp(), end.status)
     metrics.flush()
 
 

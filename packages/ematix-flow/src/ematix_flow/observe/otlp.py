@@ -68,7 +68,12 @@ def end_within(timeout: float, end: Callable[[], object], what: str) -> None:
             logger.warning("%s: %s", what, error)
 
     thread = threading.Thread(target=attempt, name=f"ematix-end {what}", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        # A process that is ending makes no new threads; the exporter has a time-out of its own.
+        attempt()
+        return
     thread.join(timeout)
     if thread.is_alive():
         logger.warning("%s were still under way at the end", what)

@@ -47,7 +47,7 @@ def post_json(
     if user is not None:
         login = base64.b64encode(f"{user}:{password or ''}".encode()).decode()
         headers["Authorization"] = f"Basic {login}"
-    body = json.dumps(document, ensure_ascii=False, default=str).encode()
+    body = json.dumps(document, default=str).encode()
     try:
         request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 - http or https by construction
         opener = urllib.request.build_opener(_StayThere)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ematix_flow.errors import Undecided
+from ematix_flow.errors import EmatixError, Undecided
 from ematix_flow.model import PipelineSpec
 from ematix_flow.observe.observer import SILENT, Observer, RunEnd, RunStart, Watched
 from ematix_flow.run.records import RunRecord, status_of, utc_now
@@ -26,7 +27,9 @@ def observed_run(
     if not observer.listens:
         return SILENT
     record = next(iter(records.values()))
-    before = run_log.last(spec.name, declared_in=spec.location.file)
+    before: RunRecord | None = None
+    with contextlib.suppress(EmatixError):  # a log that does not answer stops no run
+        before = run_log.last(spec.name, declared_in=spec.location.file)
     return observer.started(
         RunStart(
             run_id=record.run_id,
