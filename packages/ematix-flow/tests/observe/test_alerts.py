@@ -182,6 +182,14 @@ def test_after_the_end_nothing_is_taken(caplog: pytest.LogCaptureFixture) -> Non
     assert listener.heard == []
 
 
+def test_the_public_doors() -> None:
+    from ematix_flow import alerters, metrics
+
+    assert alerters.from_url is open_alerter
+    assert alerters.AlertEvent is AlertEvent
+    metrics.from_url("null://").close(1)
+
+
 def test_registered_alerters() -> None:
     listener = Listener()
     register_alerter(listener)

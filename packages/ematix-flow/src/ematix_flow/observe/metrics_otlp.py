@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.observe import measures
 from ematix_flow.observe.addresses import Address
 from ematix_flow.observe.measures import BUCKETS, METRICS
-from ematix_flow.observe.otlp import EXPORT_SECONDS, collector, end_within, resource
+from ematix_flow.observe.otlp import EXPORT_SECONDS, collector, end_within, resource, telling
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter
@@ -89,9 +89,11 @@ def _exporter(address: Address) -> MetricExporter:
             OTLPMetricExporter as GrpcExporter,
         )
 
-        return GrpcExporter(endpoint=where.endpoint, insecure=not where.tls, timeout=EXPORT_SECONDS)
+        by_grpc = telling(GrpcExporter, "metrics", where)
+        return by_grpc(endpoint=where.endpoint, insecure=not where.tls, timeout=EXPORT_SECONDS)
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
         OTLPMetricExporter as HttpExporter,
     )
 
-    return HttpExporter(endpoint=where.endpoint, timeout=EXPORT_SECONDS)
+    by_http = telling(HttpExporter, "metrics", where)
+    return by_http(endpoint=where.endpoint, timeout=EXPORT_SECONDS)

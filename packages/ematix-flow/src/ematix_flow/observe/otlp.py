@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ematix_flow.errors import MissingExtra
 from ematix_flow.observe.addresses import Address
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
 logger = logging.getLogger(__name__)
+
+Exporter = TypeVar("Exporter")
 
 GRPC_PORT, HTTP_PORT = 4317, 4318
 EXPORT_SECONDS = 5
@@ -56,6 +58,19 @@ def resource() -> Resource:
 
     named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "ematix-flow"}
     return Resource.create({**named, "service.version": __version__})
+
+
+def telling(exporter: type[Exporter], what: str, where: Collector) -> type[Exporter]:
+    """The same exporter, which says in one line of ours when it could not export."""
+
+    class Telling(exporter):  # type: ignore[misc, valid-type] # one of several with one method
+        def export(self, *given: Any, **options: Any) -> Any:
+            result = super().export(*given, **options)
+            if result.name != "SUCCESS":
+                logger.warning("%s did not get through to %s", what, where.endpoint)
+            return result
+
+    return Telling
 
 
 def end_within(timeout: float, end: Callable[[], object], what: str) -> None:

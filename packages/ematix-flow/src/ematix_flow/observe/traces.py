@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.observe.addresses import Address, parse_address
-from ematix_flow.observe.otlp import EXPORT_SECONDS, collector, end_within, resource
+from ematix_flow.observe.otlp import EXPORT_SECONDS, collector, end_within, resource, telling
 from ematix_flow.redaction import redact_text
 
 if TYPE_CHECKING:
@@ -127,12 +127,14 @@ def _exporter(address: Address) -> SpanExporter:
             OTLPSpanExporter as GrpcExporter,
         )
 
-        return GrpcExporter(endpoint=where.endpoint, insecure=not where.tls, timeout=EXPORT_SECONDS)
+        by_grpc = telling(GrpcExporter, "traces", where)
+        return by_grpc(endpoint=where.endpoint, insecure=not where.tls, timeout=EXPORT_SECONDS)
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
         OTLPSpanExporter as HttpExporter,
     )
 
-    return HttpExporter(endpoint=where.endpoint, timeout=EXPORT_SECONDS)
+    by_http = telling(HttpExporter, "traces", where)
+    return by_http(endpoint=where.endpoint, timeout=EXPORT_SECONDS)
 
 
 class _Stdout(io.TextIOBase):
