@@ -174,6 +174,7 @@ class OtlpEnd:
     port: int
     metrics: list[metrics_service_pb2.ExportMetricsServiceRequest] = field(default_factory=list)
     traces: list[trace_service_pb2.ExportTraceServiceRequest] = field(default_factory=list)
+    logins: list[str | None] = field(default_factory=list)
 
     @property
     def spans(self) -> list[Any]:
@@ -205,6 +206,7 @@ def otlp_http_end() -> Iterator[OtlpEnd]:
             import gzip
 
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            end.logins.append(self.headers.get("Authorization"))
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
             if self.path == "/v1/metrics":
@@ -239,6 +241,7 @@ def otlp_grpc_end() -> Iterator[OtlpEnd]:
     class Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
         def Export(self, request: Any, context: Any) -> Any:
             end.metrics.append(request)
+            end.logins.append(dict(context.invocation_metadata()).get("authorization"))
             return metrics_service_pb2.ExportMetricsServiceResponse()
 
     class Traces(trace_service_pb2_grpc.TraceServiceServicer):

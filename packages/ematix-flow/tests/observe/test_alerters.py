@@ -76,6 +76,15 @@ def test_the_address_that_slack_gives_is_slacks() -> None:
     assert "abcdefghijkl" not in repr(vars(alerter)["name"])
 
 
+def test_a_whole_url_may_be_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    with http_end() as end:
+        monkeypatch.setenv("HOOK", f"http://{end.where}/hook")
+        open_alerter("${HOOK}").notify(FAILED)
+        monkeypatch.setenv("PLACE", f"{end.where}/hook")
+        open_alerter("webhook+http://${PLACE}").notify(FAILED)
+    assert [r.path for r in end.requests] == ["/hook", "/hook"]
+
+
 def test_a_certificate_of_nobody_known_is_refused(server_tls: ssl.SSLContext) -> None:
     with http_end(tls=server_tls) as end:
         with pytest.raises(Undelivered, match="certificate") as caught:

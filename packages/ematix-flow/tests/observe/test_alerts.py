@@ -223,6 +223,7 @@ def test_an_event_is_not_changed_for_the_other_alerters() -> None:
         ),
         ("pagerduty://key?endpoint=ftp://x", "endpoint= of alerter pagerduty:// is no URL"),
         ("email://host?to=a@b.c", "alerter email:// has no from="),
+        ("slack://me@hooks.slack.com/services/x", "alerter slack:// takes no user and no password"),
         ("stdout://here", "alerter stdout:// takes nothing after it"),
         ("pagerduty://key/path", "alerter pagerduty:// takes no path"),
         ("email://host?from=a@b.c", "alerter email:// has no to="),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import sys
+from base64 import b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,6 +232,15 @@ def test_a_collector_by_grpc() -> None:
         check(end)
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_collector_that_asks_for_a_login(protocol: str) -> None:
+    with otlp_http_end() if protocol == "http" else otlp_grpc_end() as end:
+        sink = open_metrics(f"otlp+{protocol}://me:p%40ss@127.0.0.1:{end.port}")
+        count(sink)
+        sink.close(10)
+        assert set(end.logins) == {"Basic " + b64encode(b"me:p@ss").decode()}
+
+
 @pytest.mark.parametrize("scheme", ["otlp+http", "otlp+grpc"])
 def test_a_collector_that_is_gone_is_not_waited_for_long(scheme: str) -> None:
     import time
@@ -255,6 +265,7 @@ def test_a_collector_that_is_gone_is_not_waited_for_long(scheme: str) -> None:
         ("prometheus+file:///tmp/x.txt", "needs the path of a file that ends in .prom"),
         ("otlp://host?x=1", "metrics otlp:// has no option 'x'"),
         ("memory", "metrics needs a URL"),
+        ("prometheus://me:pw@host", "metrics prometheus:// takes no user and no password"),
         ("memory://here", "metrics memory:// takes nothing after it"),
         ("prometheus://:9100/metrics", "metrics prometheus:// takes no path"),
     ],

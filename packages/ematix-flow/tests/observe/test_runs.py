@@ -188,6 +188,37 @@ def test_a_program_that_just_ends_has_told_all(project: Path) -> None:
         assert "pipeline_runs_total" in collector.points()
 
 
+def test_no_address_gives_away_its_secret(project: Path, private_home: Path) -> None:
+    words = ("s3cret-of-slack", "s3cret-of-pagerduty", "s3cret-of-mail", "s3cret-of-a-webhook")
+    gone = f"127.0.0.1:{free_port()}"
+    addresses = [
+        f"slack://{gone}/services/T0/B0/{words[0]}",
+        f"pagerduty://{words[1]}?endpoint=http://{gone}/",
+        f"email://me:{words[2]}@{gone}?from=a@x.org&to=b@x.org",
+        f"http://me:{words[2]}@{gone}/{words[3]}?key={words[3]}",
+    ]
+    more = [
+        *("--metrics", f"prometheus+push://me:{words[2]}@{gone}"),
+        *("--traces", f"otel+otlp+http://me:{words[2]}@{gone}"),
+    ]
+    program = "import sys; from ematix_flow.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = ["run", "load_more", "--log-level", "debug", "--verbose"]
+    alerters = [word for url in addresses for word in ("--alerter", url)]
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *command, *alerters, *more],
+        cwd=project,
+        env=dict(os.environ),
+        capture_output=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    kept = b"".join(p.read_bytes() for p in private_home.rglob("*") if p.is_file())
+    assert ran.stderr.count(b"did not get through to") >= len(addresses)
+    for word in words:
+        for text in (ran.stdout, ran.stderr, kept):
+            assert word.encode() not in text
+
+
 def test_what_nobody_asked_for_is_not_loaded(project: Path) -> None:
     program = (
         "import sys; from ematix_flow.cli.main import main; code = main(sys.argv[1:]); "

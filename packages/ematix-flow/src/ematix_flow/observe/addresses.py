@@ -55,6 +55,14 @@ class Address:
                 f"{self.what} {self.scheme}:// takes no path", fix="leave out what follows the host"
             )
 
+    def check_no_login(self) -> None:
+        """Refuse a user or password that nobody would be shown."""
+        if self.user is not None or self.password is not None:
+            raise ConfigError(
+                f"{self.what} {self.scheme}:// takes no user and no password",
+                fix="leave out what precedes the @",
+            )
+
     def check_bare(self) -> None:
         """Refuse whatever follows ``://``."""
         self.check_options()
@@ -78,7 +86,8 @@ class Address:
 
 def parse_address(url: str, *, what: str, schemes: Collection[str]) -> Address:
     """The parts of a URL, its ``${…}`` references resolved, its secrets remembered."""
-    scheme, separator, _ = url.partition("://")
+    resolved = expand_url(url)
+    scheme, separator, _ = resolved.partition("://")
     if not separator:
         raise ConfigError(
             f"{what} needs a URL, with :// in it",
@@ -86,7 +95,6 @@ def parse_address(url: str, *, what: str, schemes: Collection[str]) -> Address:
         )
     if scheme not in schemes:
         raise UnknownName(f"there is no {what} {scheme}://", fix=nearest(scheme, schemes))
-    resolved = expand_url(url)
     remember_url_password(resolved)
     parts = split_url(resolved)
     if parts.password:

@@ -28,6 +28,7 @@ class PagerDutyAlerter:
         remember_secret(self._key)
         address.check_options("service", "severity", "endpoint")
         address.check_no_path()
+        address.check_no_login()
         self._service = address.options.get("service", "ematix-flow")
         self._severity = address.options.get("severity", "error")
         if self._severity not in SEVERITIES:

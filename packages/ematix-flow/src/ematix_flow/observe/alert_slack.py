@@ -27,6 +27,7 @@ class SlackAlerter:
     def __init__(self, address: Address) -> None:
         address.need_host("slack://hooks.slack.com/services/…")
         address.check_options()
+        address.check_no_login()
         if not address.path:
             raise ConfigError(
                 f"alerter {address.scheme}:// has no path",

@@ -90,10 +90,15 @@ def _exporter(address: Address) -> MetricExporter:
         )
 
         by_grpc = telling(GrpcExporter, "metrics", where)
-        return by_grpc(endpoint=where.endpoint, insecure=not where.tls, timeout=EXPORT_SECONDS)
+        return by_grpc(
+            endpoint=where.endpoint,
+            insecure=not where.tls,
+            headers=where.headers or None,
+            timeout=EXPORT_SECONDS,
+        )
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
         OTLPMetricExporter as HttpExporter,
     )
 
     by_http = telling(HttpExporter, "metrics", where)
-    return by_http(endpoint=where.endpoint, timeout=EXPORT_SECONDS)
+    return by_http(endpoint=where.endpoint, headers=where.headers or None, timeout=EXPORT_SECONDS)

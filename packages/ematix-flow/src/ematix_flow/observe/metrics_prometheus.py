@@ -78,6 +78,7 @@ class ServedMetrics(MeasuredMetrics):
         super().__init__()
         address.check_options()
         address.check_no_path()
+        address.check_no_login()
         registry = _registry(self.measures)
         self.port = DEFAULT_PORT if address.port is None else address.port
         self._server: Any = None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ematix_flow.errors import MissingExtra
 from ematix_flow.observe.addresses import Address
+from ematix_flow.redaction import remember_secret
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -29,10 +31,14 @@ class Collector:
     grpc: bool
     endpoint: str
     tls: bool
+    headers: dict[str, str] = field(repr=False)
 
 
 def collector(address: Address, path: str) -> Collector:
-    """The collector behind an address; ``otlp://`` is HTTP, but gRPC at gRPC's own port."""
+    """The collector behind an address; ``otlp://`` is HTTP, but gRPC at gRPC's own port.
+
+    A user and password become basic authentication; ``OTEL_EXPORTER_OTLP_HEADERS`` works as well.
+    """
     address.check_options()
     protocol = address.scheme.removeprefix("otel+").removeprefix("otlp").removeprefix("+")
     grpc = protocol.startswith("grpc") or (not protocol and address.port == GRPC_PORT)
@@ -43,7 +49,12 @@ def collector(address: Address, path: str) -> Collector:
     endpoint = f"{'https' if tls else 'http'}://{shown}:{port}"
     if not grpc:
         endpoint += f"/{address.path or path}"
-    return Collector(grpc, endpoint, tls)
+    headers = {}
+    if address.user is not None:
+        login = b64encode(f"{address.user}:{address.password or ''}".encode()).decode()
+        headers["authorization"] = f"Basic {login}"
+        remember_secret(login)
+    return Collector(grpc, endpoint, tls, headers)
 
 
 def resource() -> Resource:

@@ -128,13 +128,18 @@ def _exporter(address: Address) -> SpanExporter:
         )
 
         by_grpc = telling(GrpcExporter, "traces", where)
-        return by_grpc(endpoint=where.endpoint, insecure=not where.tls, timeout=EXPORT_SECONDS)
+        return by_grpc(
+            endpoint=where.endpoint,
+            insecure=not where.tls,
+            headers=where.headers or None,
+            timeout=EXPORT_SECONDS,
+        )
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
         OTLPSpanExporter as HttpExporter,
     )
 
     by_http = telling(HttpExporter, "traces", where)
-    return by_http(endpoint=where.endpoint, timeout=EXPORT_SECONDS)
+    return by_http(endpoint=where.endpoint, headers=where.headers or None, timeout=EXPORT_SECONDS)
 
 
 class _Stdout(io.TextIOBase):
