@@ -71,7 +71,8 @@ def load_numbers(conn):
 
 
 @ematix.pipeline(
-    target=Numbers, target_connection="warehouse", mode="merge", retry={"max_attempts": 3}
+    target=Numbers, target_connection="warehouse", mode="merge",
+    retry={"max_attempts": 3, "retry_on": ["any"]},
 )
 def load_more(conn):
     import os

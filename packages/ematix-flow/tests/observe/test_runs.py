@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_flow_run_tells_of_failure_and_recovery(
         assert main(["run", "load_more", "--alerter", url]) == 0
     assert events(end) == [("failed", "load_more"), ("recovered", "load_more")]
     told = end.requests[0].json
-    assert (told["attempt_count"], told["max_attempts"], told["gave_up"]) == (1, 3, False)
+    assert (told["attempt_count"], told["max_attempts"], told["gave_up"]) == (1, 1, False)
     assert "missing" in told["error_message"]
     assert told["trigger"] == "cli"
     capsys.readouterr()
@@ -87,6 +88,27 @@ def test_sync_obeys_the_project_and_the_environment(
         process_observer().close(5)
     assert events(mine) == [("failed", "load_more")]  # once, however often
     assert events(others) == [("failed", "load_more")]
+
+
+def test_a_slot_gives_up_when_it_is_not_tried_again(pipelines: Mapping[str, Pipeline]) -> None:
+    from dataclasses import replace
+
+    from ematix_flow.run.batch import run_pipeline
+
+    spec = pipelines["load_more"].spec
+    assert spec.retry is not None
+    ever, never = spec, replace(spec, retry=replace(spec.retry, retry_on=("transient",)))
+    slot = datetime(2026, 1, 31, tzinfo=timezone.utc)
+    with http_end() as end:
+        for tried, attempt in ((ever, 1), (ever, 3), (never, 1)):
+            observer = open_observer(config.ObserveSettings((f"http://{end.where}/",)))
+            with pytest.raises(EmatixError, match="missing"):
+                run_pipeline(
+                    tried, trigger="run-due", slot=slot, attempt=attempt, observer=observer
+                )
+            observer.close(5)
+    told = [(r.json["kind"], r.json["attempt_count"], r.json["max_attempts"]) for r in end.requests]
+    assert told == [("failed", 1, 3), ("gave_up", 3, 3), ("gave_up", 1, 3)]
 
 
 def test_sync_says_what_is_wrong_with_the_environment(

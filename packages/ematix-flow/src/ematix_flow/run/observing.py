@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ematix_flow import config
 from ematix_flow.errors import EmatixError, Undecided
 from ematix_flow.model import PipelineSpec
 from ematix_flow.observe.observer import SILENT, Observer, RunEnd, RunStart, Watched
@@ -29,7 +30,7 @@ def observed_run(
     record = next(iter(records.values()))
     before: RunRecord | None = None
     with contextlib.suppress(EmatixError):  # a log that does not answer stops no run
-        before = run_log.last(spec.name, declared_in=spec.location.file)
+        before = run_log.last(spec.name, declared_in=config.origin_of(spec.location.file))
     return observer.started(
         RunStart(
             run_id=record.run_id,
@@ -39,7 +40,7 @@ def observed_run(
             targets=tuple(records),
             host=record.host,
             attempt=record.attempt,
-            max_attempts=spec.retry.max_attempts if spec.retry is not None else 1,
+            max_attempts=spec.retry.max_attempts if record.slot and spec.retry else 1,
             after_failure=before is not None and before.status in _TROUBLE,
         )
     )
@@ -52,12 +53,19 @@ def run_end(journal: Journal, error: BaseException | None = None) -> RunEnd:
     if error is not None:
         status = "lost" if isinstance(error, Undecided) else status_of(error)
     record = next(iter(journal.records.values()))
-    policy = journal.spec.retry
     return RunEnd(
         status=status,
         finished_at=utc_now(),
         rows=dataclasses.asdict(summed(r.counts for r in held)),
         bytes=sum(r.bytes for r in held),
         error=error,
-        gave_up=policy is not None and 1 < policy.max_attempts <= record.attempt,
+        gave_up=status == "failed" and _is_last(journal.spec, record, error),
     )
+
+
+def _is_last(spec: PipelineSpec, record: RunRecord, error: BaseException | None) -> bool:
+    """Whether a slot is not tried again. A run without one is not tried again anyway."""
+    policy = spec.retry
+    if policy is None or record.slot is None or error is None:
+        return False
+    return record.attempt >= policy.max_attempts or not policy.covers(error)
