@@ -91,6 +91,7 @@ def test_a_certificate_of_nobody_known_is_refused(server_tls: ssl.SSLContext) ->
             open_alerter(f"https://{end.where}/x").notify(FAILED)
         assert end.requests == []
     assert "/x" not in str(caught.value)
+    assert not caught.value.again
 
 
 def test_pagerduty_opens_and_resolves_one_incident() -> None:

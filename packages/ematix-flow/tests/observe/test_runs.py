@@ -111,6 +111,22 @@ def test_a_slot_gives_up_when_it_is_not_tried_again(pipelines: Mapping[str, Pipe
     assert told == [("failed", 1, 3), ("gave_up", 3, 3), ("gave_up", 1, 3)]
 
 
+def test_run_due_tells_as_well(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = project / "pipelines.py"
+    file.write_text(
+        file.read_text().replace(
+            'retry={"max_attempts": 3, "retry_on": ["any"]}',
+            'retry={"max_attempts": 1}, schedule="* * * * *"',
+        )
+    )
+    with http_end() as end:
+        monkeypatch.setenv("EMATIX_FLOW_ALERTERS", f"http://{end.where}/")
+        assert main(["run-due"]) == 1
+        process_observer().close(5)
+    (told,) = [request.json for request in end.requests]
+    assert (told["kind"], told["pipeline"], told["trigger"]) == ("gave_up", "load_more", "run-due")
+
+
 def test_sync_says_what_is_wrong_with_the_environment(
     pipelines: Mapping[str, Pipeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:

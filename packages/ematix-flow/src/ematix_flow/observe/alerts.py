@@ -209,7 +209,7 @@ class _Channel:
         elif self._is_too_much():
             self._memory.release(*told)
             self._held_back += 1
-            self._lose(event, f"it had {self._per_minute} within a minute")
+            logger.info("%s had too many alerts; held back: %s", self.name, event.text)
             return
         self._telling = told
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -60,7 +61,7 @@ def post_json(
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         # Never the URL, whose path may be a secret.
         told = str(reason) if isinstance(reason, OSError) else type(reason).__name__
-        again = not isinstance(error, ValueError)
+        again = not isinstance(reason, ValueError | ssl.SSLCertVerificationError)
         raise Undelivered(told or type(reason).__name__, again=again) from None
 
 
