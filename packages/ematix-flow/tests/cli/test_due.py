@@ -271,3 +271,22 @@ def test_who_does_not_heed_an_interrupt_is_left_behind(flow: Flow, folder: Path)
     assert "stopped; the next pass takes over what was under way" in said
     assert flow("run-due", "--now", NOON).code == 0
     assert (stored("numbers"), stored("doubles")) == ([1], [2])
+
+
+def test_whoever_is_to_hear_of_it_hears_once(flow: Flow, folder: Path) -> None:
+    """Each pass is a process of its own; what was told is kept in the run log."""
+    (folder / "pipelines.py").write_text(
+        DUE.replace('schedule="0 0 1 1 *"', 'schedule="* * * * *"').replace(
+            '"max_attempts": 2', '"max_attempts": 1'
+        )
+    )
+    heard = ["--alerter", "stdout://", "--metrics", "stdout://"]
+    said = flow("run-due", "--now", NOON, *heard)
+    assert said.code == 1
+    assert [line for line in said.err.splitlines() if "flow: alert:" in line and "moody" in line]
+    assert 'pipeline_failing{name="moody"} 1' in said.out
+    # It fails in the same way again: nobody is told a second time.
+    flow("reset", "moody")
+    said = flow("run-due", "--now", "2026-03-01T12:01:05Z", *heard)
+    assert said.code == 1
+    assert "flow: alert:" not in said.err

@@ -19,6 +19,7 @@ from ematix_flow.cli.options import (
     examples,
     load,
     module_option,
+    observe_options,
     run_log_options,
 )
 from ematix_flow.cli.output import complain, say, say_json, when
@@ -28,6 +29,7 @@ from ematix_flow.run.turns import GAVE_UP, SUCCEEDED, Key, Standing, Turn
 
 if TYPE_CHECKING:
     from ematix_flow.model import PipelineSpec
+    from ematix_flow.observe.observer import Observer
     from ematix_flow.run.log import RunLog
     from ematix_flow.schedule.events import Event
 
@@ -77,6 +79,7 @@ _MOST_BESIDE = 4
 @engine_option
 @module_option
 @run_log_options
+@observe_options
 @common_options
 def run_due(
     *,
@@ -88,6 +91,7 @@ def run_due(
     now: str | None,
     modules: tuple[str, ...],
     run_log: Callable[[], RunLog],
+    observer: Callable[[RunLog], Observer],
     output: str,
 ) -> int:
     """Run every pipeline whose schedule says so, each after those it depends on.
@@ -113,6 +117,7 @@ def run_due(
         lease=timedelta(seconds=lease_seconds),
         max_parallel=max_parallel,
         limits=limits,
+        observer=observer(log),
         tell=_tell if output == "text" else lambda event: None,
     )
     with terminated_like_interrupted():

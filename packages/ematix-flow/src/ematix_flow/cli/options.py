@@ -150,7 +150,7 @@ def run_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def observe_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--alerter``, ``--metrics``, ``--traces``; the command gets ``observer``, a function."""
+    """``--alerter``, ``--metrics``, ``--traces``; the command gets ``observer``, of a run log."""
 
     @click.option(
         "--alerter",
@@ -175,10 +175,11 @@ def observe_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def chosen(
         *, alerters: tuple[str, ...], metrics: str | None, traces: str | None, **rest: Any
     ) -> Any:
-        def open_chosen() -> Observer:
+        def open_chosen(log: RunLog) -> Observer:
             import dataclasses
 
             from ematix_flow.observe.observer import open_observer
+            from ematix_flow.run.alert_memory import LogMemory
 
             held = config.observe_settings()
             asked = dataclasses.replace(
@@ -187,10 +188,13 @@ def observe_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 metrics=metrics or held.metrics,
                 traces=traces or held.traces,
             )
-            opened = open_observer(asked)
+            opened = open_observer(asked, memory=LogMemory(log))
             click.get_current_context().call_on_close(opened.close)
             return opened
 
+        told = {"ALERTERS": ",".join(alerters), "METRICS": metrics, "TRACES": traces}
+        for_workers = {f"EMATIX_FLOW_{name}": url for name, url in told.items() if url}
+        click.get_current_context().meta["ematix_flow.observe"] = for_workers
         return command(observer=open_chosen, **rest)
 
     return chosen

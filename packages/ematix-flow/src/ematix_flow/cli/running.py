@@ -134,7 +134,7 @@ def run(
     lost_run: str | None,
     modules: tuple[str, ...],
     run_log: Callable[[], RunLog],
-    observer: Callable[[], Observer],
+    observer: Callable[[RunLog], Observer],
     output: str,
 ) -> int:
     """Run pipelines: those named, or all, each after those it depends on.
@@ -148,14 +148,18 @@ def run(
         if len(names) != 1:
             raise click.UsageError("--claim-token goes with one pipeline")
         claim = _Claim(claim_token, lease_seconds, previous_run, lost_run)
-        return _run_claimed(project, names[0], claim, run_log(), output)
+        log = run_log()
+        return _run_claimed(
+            project, names[0], claim, log=log, observer=observer(log), output=output
+        )
     refused = refused_pipelines(project)
     chosen = _chosen(project, refused, names)
     outcome = _Outcome()
     if not names:
         outcome.skipped |= {name: str(error) for name, error in refused.items()}
     with terminated_like_interrupted():
-        how = _How(parameters, run_log(), all_targets, observer(), show=output == "text")
+        log = run_log()
+        how = _How(parameters, log, all_targets, observer(log), show=output == "text")
         _run_all(chosen, project, how, outcome)
     if output == "json":
         say_json(outcome.to_dict())
@@ -179,7 +183,9 @@ class _Claim:
     lost: str | None
 
 
-def _run_claimed(project: Project, name: str, claim: _Claim, log: RunLog, output: str) -> int:
+def _run_claimed(
+    project: Project, name: str, claim: _Claim, *, log: RunLog, observer: Observer, output: str
+) -> int:
     from ematix_flow.schedule.events import FailedEvent, FiredEvent
     from ematix_flow.schedule.worker import run_claimed
 
@@ -191,6 +197,7 @@ def _run_claimed(project: Project, name: str, claim: _Claim, log: RunLog, output
             lease=timedelta(seconds=claim.lease_seconds),
             previous=claim.previous or claim.lost,
             lost=claim.lost is not None,
+            observer=observer,
         )
     event = ended.event
     if output == "json":

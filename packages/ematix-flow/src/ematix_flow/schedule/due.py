@@ -17,6 +17,7 @@ from typing import Any
 from ematix_flow import config
 from ematix_flow.graph import run_order
 from ematix_flow.model import PipelineSpec
+from ematix_flow.observe.observer import Observer
 from ematix_flow.run.ids import new_run_id
 from ematix_flow.run.log import RunLog
 from ematix_flow.run.records import effective_status, utc_now
@@ -55,6 +56,7 @@ class How:
     trigger: str = "run-due"
     progress: bool = False
     worker: Worker = field(default_factory=Here)
+    observer: Observer | None = None
     tell: Callable[[Event], None] = lambda event: None
 
 
@@ -232,6 +234,7 @@ class _Pass:
             self.log,
             self.how.trigger,
             progress=self.how.progress,
+            observer=self.how.observer,
         )
         slot = ClaimedSlot(key, fire, work, self.claims, self.how.worker, self.now)
         self.running[name] = start(functools.partial(self._work, name, slot))

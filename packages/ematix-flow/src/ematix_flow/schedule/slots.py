@@ -12,7 +12,9 @@ from typing import Protocol
 
 from ematix_flow.errors import Cancelled, EmatixError, Fenced, Undecided
 from ematix_flow.model import PipelineSpec
+from ematix_flow.observe.observer import Observer
 from ematix_flow.run.log import RunLog
+from ematix_flow.run.records import utc_now
 from ematix_flow.run.result import RunResult
 from ematix_flow.run.turns import CLAIMED, GAVE_UP, Key, Turn
 from ematix_flow.schedule.agenda import (
@@ -40,6 +42,7 @@ class Assignment:
     log: RunLog
     trigger: str
     progress: bool = False
+    observer: Observer | None = None
 
 
 class Worker(Protocol):
@@ -70,6 +73,7 @@ class Here:
             slot=work.slot,
             attempt=work.attempt,
             run_id=work.run_id,
+            observer=work.observer,
         )
 
     def resume(self, work: Assignment) -> RunResult | None:
@@ -154,7 +158,26 @@ class ClaimedSlot:
             f"{attempt - 1} runs of {spec.name!r} for this slot were lost",
             fix="see what ends their processes: flow runs list",
         )
+        self._alert(lost_runs)
         return self._failed("failed", lost_runs, lambda turn: turn.ended(GAVE_UP))
+
+    def _alert(self, error: EmatixError) -> None:
+        """Tell of a pipeline that gives up without a run that could."""
+        if self.work.observer is None:
+            return
+        from ematix_flow.observe.events import AlertEvent
+
+        self.work.observer.alert(
+            AlertEvent(
+                kind="gave_up",
+                pipeline=self.key.pipeline,
+                timestamp=utc_now(),
+                error_message=str(error),
+                error_type=type(error).__name__,
+                attempt_count=self.fire.attempt - 1,
+                gave_up=True,
+            )
+        )
 
     def _succeeded(self, result: RunResult | None) -> Ended:
         turn = self.claims.give_back(self.key, after_success)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from ematix_flow import config
 from ematix_flow.errors import Fenced
 from ematix_flow.model import PipelineSpec
+from ematix_flow.observe.observer import Observer
 from ematix_flow.run.ids import new_run_id
 from ematix_flow.run.log import RunLog
 from ematix_flow.run.turns import Key
@@ -25,6 +26,7 @@ def run_claimed(
     lost: bool = False,
     progress: bool = False,
     worker: Worker | None = None,
+    observer: Observer | None = None,
     now: datetime | None = None,
 ) -> Ended:
     """Run the slot behind a token to its end; ``Fenced`` if the claim is not good any more."""
@@ -38,6 +40,15 @@ def run_claimed(
         )
     fire = Fire(turn.slot, turn.attempt, previous, lost=lost)
     run_id = new_run_id() if previous is not None else turn.run_id or new_run_id()
-    work = Assignment(spec, turn.slot, turn.attempt, run_id, log, "scheduler", progress=progress)
+    work = Assignment(
+        spec,
+        turn.slot,
+        turn.attempt,
+        run_id,
+        log,
+        "scheduler",
+        progress=progress,
+        observer=observer,
+    )
     with claims.kept():
         return ClaimedSlot(key, fire, work, claims, worker or Here(), now or log.clock()).run()
