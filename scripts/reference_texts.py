@@ -42,6 +42,9 @@ OPTIONS = {
     "catchup_limit": "The most slots that are made up for.",
     "depends_on": "Pipelines, or their names, that have to succeed first; with a condition: "
     '`("load_orders", "completed")` or `"failed"`.',
+    "freshness_sla": 'How old the data may be: seconds, a timedelta, or `"6h"`; looked at by '
+    "`flow freshness-check`.",
+    "freshness_column": "The column that tells how new a row is. Without it: the last success.",
     "tags": "Names by which `[limits]` says how many may run at once.",
     "upstream_freshness_secs": "How old the last success of an upstream may be.",
     "retry": "`max_attempts`, `backoff_seconds`, `backoff_factor` or `backoff`, "

@@ -37,6 +37,10 @@ COMMANDS = {
     "backfill": ("backfilling:backfill", "Load a range again, slice by slice, and only that."),
     "transform": ("transforming:transform", "List and run named transforms."),
     "status": ("history:status", "Show when each pipeline ran last and is due next."),
+    "freshness-check": (
+        "freshness:freshness_check",
+        "Tell whether tables are as fresh as promised.",
+    ),
     "runs": ("history:runs", "Look into the run log."),
     "logs": ("history:logs", "Show the log lines of a run."),
     "diff": ("diffing:diff", "Compare two tables by key, on any two connections."),
