@@ -273,6 +273,45 @@ def test_who_does_not_heed_an_interrupt_is_left_behind(flow: Flow, folder: Path)
     assert (stored("numbers"), stored("doubles")) == ([1], [2])
 
 
+def test_a_run_is_restarted_at_the_step_that_failed(flow: Flow, folder: Path) -> None:
+    (folder / "pipelines.py").write_text(
+        DUE.replace('transforms_post=[lambda conn: hold("post")]', "transforms_post=[first, then]")
+        .replace("numbers(conn, run)", "numbers(conn)")
+        .replace("{run.slot.minute + 1}", "1")
+        .replace(
+            "@ematix.pipeline(target=Numbers",
+            """
+def first(conn):
+    with open("first.txt", "a") as file:
+        file.write("x")
+
+
+def then(conn):
+    if not Path("ready").exists():
+        raise ValueError("not ready")
+
+
+@ematix.pipeline(target=Numbers""",
+            1,
+        )
+    )
+    assert flow("run", "numbers").code == 0
+    assert flow("run", "doubles").code == 1
+    (failed,) = {
+        r["run_id"]
+        for r in flow("runs", "list", "--pipeline", "doubles", "--format", "json").json["runs"]
+    }
+    assert flow("restart", failed).code == 1
+    (folder / "ready").touch()
+    said = flow("restart", failed[:18])
+    assert (said.code, said.err) == (0, "")
+    assert f"already loaded by run {failed}" in said.out
+    assert ("then first: done" in said.out, "then then: done" in said.out) == (False, True)
+    assert (folder / "first.txt").read_text() == "x"
+    done = flow("restart", failed)
+    assert (done.code, "nothing of it is left to do" in done.err) == (2, True)
+
+
 def test_whoever_is_to_hear_of_it_hears_once(flow: Flow, folder: Path) -> None:
     """Each pass is a process of its own; what was told is kept in the run log."""
     (folder / "pipelines.py").write_text(

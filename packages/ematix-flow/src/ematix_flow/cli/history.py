@@ -41,7 +41,7 @@ _LOOK_SECONDS = 0.3
 def status(*, modules: tuple[str, ...], run_log: Callable[[], RunLog], output: str) -> int:
     """Show for each pipeline its schedule, when it is due next, and how its last run ended."""
     project = load(modules)
-    log, now = _readable(run_log), utc_now()
+    log, now = readable(run_log), utc_now()
     for error in project.errors:
         complain(str(error))
     named = config.project_settings().name
@@ -158,7 +158,7 @@ def list_runs(
 ) -> None:
     """List the latest runs, newest first."""
     now = utc_now()
-    records = _readable(run_log).list(pipeline=pipeline, status=status, limit=limit)
+    records = readable(run_log).list(pipeline=pipeline, status=status, limit=limit)
     if output == "json":
         say_json({"runs": [record.to_dict(now=now) for record in records]})
         return
@@ -201,7 +201,7 @@ def _short_ids(records: Sequence[RunRecord]) -> dict[str, str]:
 def show_run(*, run: str, run_log: Callable[[], RunLog], output: str) -> None:
     """Show everything that is recorded of a run; the beginning of its id is enough."""
     now = utc_now()
-    records = _find(_readable(run_log), run)
+    records = find_run(readable(run_log), run)
     if output == "json":
         say_json({"run_id": records[0].run_id, "records": [r.to_dict(now=now) for r in records]})
         return
@@ -256,7 +256,7 @@ def tail_runs(
     """Show runs as they begin and end, a line each, until Ctrl-C."""
     import time
 
-    log = _readable(run_log)
+    log = readable(run_log)
     told: dict[tuple[str, str, str], str] = {}
     asked = limit
     while True:
@@ -302,7 +302,7 @@ def logs(
         raise click.UsageError("--follow does not go with --format json")
     lines, run_id = read_run_log(run), run
     if lines is None:
-        run_id = _find(_readable(run_log), run)[0].run_id
+        run_id = find_run(readable(run_log), run)[0].run_id
         lines = read_run_log(run_id)
     if lines is None:
         raise ConfigError(
@@ -316,7 +316,7 @@ def logs(
     for line in shown:
         say(line)
     if follow:
-        _follow(run_id, len(lines), _readable(run_log))
+        _follow(run_id, len(lines), readable(run_log))
 
 
 def _follow(run_id: str, seen: int, log: RunLog) -> None:
@@ -338,14 +338,15 @@ def _follow(run_id: str, seen: int, log: RunLog) -> None:
             time.sleep(_LOOK_SECONDS)
 
 
-def _find(log: RunLog, run: str) -> list[RunRecord]:
+def find_run(log: RunLog, run: str) -> list[RunRecord]:
+    """The records of a run, by its id or the beginning of it."""
     records = log.get(run)
     if not records:
         raise UnknownName(f"there is no run {run!r} in the run log", fix="see: flow runs list")
     return records
 
 
-def _readable(run_log: Callable[[], RunLog]) -> RunLog:
+def readable(run_log: Callable[[], RunLog]) -> RunLog:
     """A log that was opened; one that was replaced by nothing has nothing to tell."""
     import warnings
 
