@@ -30,7 +30,7 @@ LOCAL, SAIL, DISTRIBUTED = "local", "sail", "distributed"
 ENGINES = ("auto", LOCAL, SAIL, DISTRIBUTED)
 ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
 _PLACEMENT_KEYS = ("engine", "peers", "master", "master_secret")
-_PROJECT_KEYS = ("modules", "run_log", "tls", *_PLACEMENT_KEYS)
+_PROJECT_KEYS = ("modules", "run_log", "openlineage", "tls", *_PLACEMENT_KEYS)
 _TLS_KEYS = ("cert", "key", "ca")
 # Settings of Spark that are not the user's to make, by how they begin, and what to do instead.
 _NOT_SPARKS = {
@@ -58,6 +58,16 @@ class ProjectSettings:
     run_log: str | None = None
     placement: Placement = field(default_factory=Placement)
     tls: TlsFiles | None = None
+    openlineage: str | None = None
+
+
+@dataclass(frozen=True)
+class OpenLineageSettings:
+    """Where OpenLineage events go, and what they say of us; values keep their references."""
+
+    url: str
+    namespace: str = "ematix-flow"
+    api_key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -103,17 +113,39 @@ def project_settings() -> ProjectSettings:
             f"{path}: modules in [project] must be a list of texts",
             fix='write for example modules = ["pipelines.py"]',
         )
-    run_log = table.get("run_log")
-    if not isinstance(run_log, str | None):
-        raise ConfigError(
-            f"{path}: run_log in [project] must be a text",
-            fix='write for example run_log = "sqlite://runs.db"',
-        )
+    run_log = _text(table, "run_log", path, 'run_log = "sqlite://runs.db"')
+    events = _text(table, "openlineage", path, 'openlineage = "file:///var/log/events.jsonl"')
     placed = _placed(table, f"{path}: [project]")
     transform = _section(path, "transform")
     _check_keys(transform, _PLACEMENT_KEYS, f"{path}: [transform]")
     placed = _first(_placed(transform, f"{path}: [transform]"), placed)
-    return ProjectSettings(path.parent, tuple(modules), run_log, placed, _tls(path, table))
+    return ProjectSettings(path.parent, tuple(modules), run_log, placed, _tls(path, table), events)
+
+
+def _text(table: Mapping[str, Any], key: str, path: Path, example: str) -> str | None:
+    value = table.get(key)
+    if not isinstance(value, str | None):
+        raise ConfigError(
+            f"{path}: {key} in [project] must be a text", fix=f"write for example {example}"
+        )
+    return value
+
+
+def openlineage_settings() -> OpenLineageSettings | None:
+    """Where events of runs go, if anywhere; variables of other OpenLineage producers count too."""
+    url = (
+        setting("OPENLINEAGE")
+        or os.environ.get("OPENLINEAGE_URL")
+        or project_settings().openlineage
+    )
+    if not url:
+        return None
+    default = OpenLineageSettings(url).namespace
+    return OpenLineageSettings(
+        url,
+        os.environ.get("OPENLINEAGE_NAMESPACE") or default,
+        os.environ.get("OPENLINEAGE_API_KEY") or None,
+    )
 
 
 def calendar_named(name: str) -> frozenset[date]:

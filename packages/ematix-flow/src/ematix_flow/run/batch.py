@@ -44,8 +44,10 @@ from ematix_flow.run.journal import (
     repeatable,
     settle_lost_runs,
 )
+from ematix_flow.run.lineage import run_lineage
 from ematix_flow.run.log import RunLog, open_run_log
 from ematix_flow.run.logs import capture_run_log
+from ematix_flow.run.openlineage import openlineage_events
 from ematix_flow.run.paths import direct_path
 from ematix_flow.run.plan import Plan, planned
 from ematix_flow.run.purpose import ORDINARY, Purpose
@@ -112,6 +114,7 @@ def run_pipeline(
                 journal.skip(label)
         stack.enter_context(capture_run_log(run.id))
         stack.enter_context(_heartbeats(run_log, run.id))
+        stack.enter_context(openlineage_events(spec, run, journal))
         logger.info("run of %s into %s started", spec.name, ", ".join(spec.target_labels))
         try:
             result = _execute(spec, run, watch, journal, dry_run=False)
@@ -230,7 +233,8 @@ def _land_all(
             if not spec.continue_on_target_failure:
                 return
         else:
-            journal.succeed(plan, counts, size, dry_run=dry_run)
+            lineage = None if dry_run else run_lineage(plan, source.staged.get(plan.label))
+            journal.succeed(plan, counts, size, dry_run=dry_run, lineage=lineage)
 
 
 def _fingerprint(plan: Plan, source: SharedSource, *, needed: bool = False) -> str | None:

@@ -15,6 +15,7 @@ from ematix_flow.engine.session import current_engine
 from ematix_flow.errors import DataError, EmatixError, RunError, TargetsFailed, Undecided
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.function import RunInfo
+from ematix_flow.run.lineage import kept_lineage
 from ematix_flow.run.log import RunLog
 from ematix_flow.run.plan import Plan
 from ematix_flow.run.records import RunRecord, effective_status, status_of, utc_now
@@ -22,6 +23,7 @@ from ematix_flow.run.result import TargetResult, joined
 
 if TYPE_CHECKING:
     from ematix_flow.change import Counts
+    from ematix_flow.lineage.edges import Lineage
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,8 @@ class Journal:
     digested: bool = False
     results: dict[str, TargetResult] = field(default_factory=dict)
     errors: dict[str, EmatixError] = field(default_factory=dict)
+    lineages: dict[str, Lineage] = field(default_factory=dict)
+    plans: dict[str, Plan] = field(default_factory=dict)
 
     def open(self) -> None:
         """Record all targets as running, with what is known of those that are loaded already."""
@@ -113,8 +117,19 @@ class Journal:
                 "--only-missing",
             )
 
-    def succeed(self, plan: Plan, counts: Counts, size: int, *, dry_run: bool) -> None:
+    def succeed(
+        self,
+        plan: Plan,
+        counts: Counts,
+        size: int,
+        *,
+        dry_run: bool,
+        lineage: Lineage | None = None,
+    ) -> None:
         """A target holds its rows."""
+        self.plans[plan.label] = plan
+        if lineage is not None:
+            self.lineages[plan.label] = lineage
         self.results[plan.label] = self._result(
             plan.label,
             "counted" if dry_run else "succeeded",
@@ -133,6 +148,7 @@ class Journal:
                     bytes=size,
                     engine=_engine_of(plan),
                     source=_source_of(plan),
+                    metrics={**record.metrics, **kept_lineage(lineage)},
                 )
             )
 
