@@ -122,22 +122,22 @@ class _Tracer:
 
     def _set_operation(self, node: exp.SetOperation, around: _Surroundings) -> Relation:
         left, right = self.query(node.this, around), self.query(node.expression, around)
+        rows = left.rows | right.rows
+        if node.args.get("distinct") or isinstance(node, exp.Except | exp.Intersect):
+            rows |= indirectly(left.every | right.every, GROUP)
+        if isinstance(node, exp.Except | exp.Intersect):
+            return self._ordered(node, Relation(left.columns, rows, rest=left.rest), around)
         rest = tuple(dict.fromkeys((*left.rest, *right.rest)))
-        if node.args.get("by_name") or rest:
-            names = dict.fromkeys(
-                (*left.columns, *(n for n in right.columns if node.args.get("by_name")))
-            )
+        if node.args.get("by_name"):
+            names = dict.fromkeys((*left.columns, *right.columns))
             columns = {name: left.get(name) | right.get(name) for name in names}
-            if not node.args.get("by_name"):
-                # Which columns meet is not known where one side is not listed.
-                columns = {name: o | right.every for name, o in columns.items()}
+        elif left.is_open or right.is_open:
+            # Which columns meet is not known where one side is not listed.
+            columns = {name: o | right.every for name, o in left.columns.items()}
         else:
             pairs = zip(left.columns.items(), right.columns.values(), strict=False)
             columns = {name: ours | theirs for (name, ours), theirs in pairs}
-        found = Relation(columns, left.rows | right.rows, rest=rest)
-        if node.args.get("distinct") or isinstance(node, exp.Except | exp.Intersect):
-            found = found.narrowed(indirectly(left.every | right.every, GROUP))
-        return self._ordered(node, found, around)
+        return self._ordered(node, Relation(columns, rows, rest=rest), around)
 
     def _ordered(self, node: exp.Expr, found: Relation, around: _Surroundings) -> Relation:
         order = node.args.get("order")
