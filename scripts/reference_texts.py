@@ -161,6 +161,7 @@ SETTINGS = {
     "EMATIX_FLOW_HOME": "Your own folder instead of `~/.ematix-flow`.",
     "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`.",
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
+    "EMATIX_FLOW_OPENLINEAGE": "Where OpenLineage events of runs go: `file:///path`, `https://host`.",
     "EMATIX_FLOW_ENGINE": "`local`: Spark in this process, whatever else is up; `auto`: the warm "
     "engine of this folder when there is one that fits (the default); `sail`: Sail, for what it "
     "does as Spark does (see the how-to *Run without Java*); `distributed`: on peers or a master.",
@@ -179,6 +180,9 @@ SETTINGS = {
     "EMATIX_FLOW_TLS_KEY": "The key of that certificate, PEM, without a passphrase.",
     "EMATIX_FLOW_TLS_CA": "The authority that must have signed the certificate of the other side.",
     "EMATIX_FLOW_CACHE_DIR": "Where jars and the class archive are kept.",
+    "OPENLINEAGE_URL": "As `EMATIX_FLOW_OPENLINEAGE`, which wins over it.",
+    "OPENLINEAGE_API_KEY": "A token for an HTTP receiver of events.",
+    "OPENLINEAGE_NAMESPACE": "The namespace of our jobs in events: `ematix-flow` if not set.",
     "JAVA_HOME": "A Java 17 or newer to use; without one, the bundled Java is used.",
     "PYSPARK_PYTHON": "The Python of Spark's workers; without it, the one that runs `flow`.",
 }
@@ -186,6 +190,7 @@ SETTINGS = {
 TOML_KEYS = {
     "project.modules": "Modules, files or folders that declare pipelines.",
     "project.run_log": "The run log of this project, a path or a URL.",
+    "project.openlineage": "Where OpenLineage events of runs go: `file:///path`, `https://host`.",
     "project.engine": "`auto`, `local`, `sail` or `distributed`, as `EMATIX_FLOW_ENGINE`.",
     "project.peers": "A list of addresses of peers.",
     "project.master": "An existing Spark cluster or Spark Connect server.",

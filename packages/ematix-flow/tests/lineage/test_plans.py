@@ -117,7 +117,7 @@ def test_rows_of_this_process_come_from_nowhere(trace: Trace, spark: SparkSessio
 
 
 @settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

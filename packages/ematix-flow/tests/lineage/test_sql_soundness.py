@@ -57,7 +57,7 @@ def perturbed(rows: list, place: int) -> Iterator[list]:
 
 @pytest.mark.parametrize("known", [True, False], ids=["declared tables", "unknown tables"])
 @settings(
-    max_examples=80,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

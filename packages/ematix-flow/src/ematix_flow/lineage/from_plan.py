@@ -64,15 +64,16 @@ class _Node:
 
 
 def _tree(listed: Sequence[Mapping[str, Any]]) -> _Node:
-    """A tree out of its nodes, each before its children."""
-    waiting = iter(listed)
-
-    def grown() -> _Node:
-        node = _Node(next(waiting))
-        node.children = [grown() for _ in range(int(node.fields["num-children"]))]
-        return node
-
-    return grown()
+    """A tree out of its nodes, each before its children; plans may be deeper than Python's stack."""
+    nodes = [_Node(fields) for fields in listed]
+    open_nodes: list[_Node] = []
+    for node in nodes:
+        while open_nodes and len(open_nodes[-1].children) == open_nodes[-1].fields["num-children"]:
+            open_nodes.pop()
+        if open_nodes:
+            open_nodes[-1].children.append(node)
+        open_nodes.append(node)
+    return nodes[0]
 
 
 def _trees(value: Any) -> Iterator[_Node]:
@@ -107,8 +108,21 @@ class _Tracer:
         self.notes: list[str] = []
         self.ctes: dict[int, _Seen] = {}
 
-    def plan(self, node: _Node, outer: Mapping[int, Origins]) -> _Seen:
-        below = [self.plan(child, outer) for child in node.children]
+    def plan(self, root: _Node, outer: Mapping[int, Origins]) -> _Seen:
+        """What is known of a plan's result, from its leaves upwards."""
+        done: list[_Seen] = []
+        waiting = [(root, False)]
+        while waiting:
+            node, ready = waiting.pop()
+            if not ready:
+                waiting.append((node, True))
+                waiting += [(child, False) for child in reversed(node.children)]
+                continue
+            first = len(done) - len(node.children)
+            done[first:] = [self._operator(node, done[first:], outer)]
+        return done[0]
+
+    def _operator(self, node: _Node, below: list[_Seen], outer: Mapping[int, Origins]) -> _Seen:
         held = _Seen(dict(outer), set(), list(below[0].output) if below else [])
         for seen in below:
             held.values |= seen.values

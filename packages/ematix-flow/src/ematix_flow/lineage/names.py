@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from ematix_flow.backends.file_queries import is_path
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.config import resolve_connection
+from ematix_flow.connections import format_from_path
 from ematix_flow.connections.databases import FileDatabaseConnection, ServerConnection
 from ematix_flow.errors import EmatixError
 from ematix_flow.model import TableName
@@ -68,7 +68,7 @@ class Names:
 
     def source_table(self, connection: str, text: str) -> str:
         """What ``source_table=`` names."""
-        if not isinstance(self.backend(connection), SqlBackend) and is_path(text):
+        if not isinstance(self.backend(connection), SqlBackend) and _is_path(text):
             return self.path(connection, text.strip("`"))
         dialect = self.dialect(connection)
         foreign = dialect == "mysql" and '"' in text and "`" not in text
@@ -78,13 +78,15 @@ class Names:
         """What a query of a connection names; None where it is a function and no file."""
         if not isinstance(table.this, exp.Identifier):
             path = table.this.this if isinstance(table.this, exp.Func) else None
-            named = isinstance(path, exp.Literal) and path.is_string and is_path(path.name)
+            named = isinstance(path, exp.Literal) and path.is_string and _is_path(path.name)
             return self.path(connection, path.name) if path is not None and named else None
         parts = [part.name for part in table.parts]
-        if len(parts) == _TABLE_DEPTH and parts[0].lower() in _FORMATS and is_path(parts[1]):
+        if len(parts) == _TABLE_DEPTH and parts[0].lower() in _FORMATS and _is_path(parts[1]):
             return self.path(connection, parts[1])
-        if len(parts) == 1 and table.this.args.get("quoted") and is_path(parts[0]):
+        if len(parts) == 1 and table.this.args.get("quoted") and _is_path(parts[0]):
             return self.path(connection, parts[0])
+        if len(parts) > _TABLE_DEPTH and not self.place(connection).endswith(f"/{parts[0]}"):
+            return self._labelled(connection, parts)  # of another database that is attached
         return self.table(connection, TableName(parts[-2] if len(parts) > 1 else None, parts[-1]))
 
     def path(self, connection: str, text: str) -> str:
@@ -143,7 +145,8 @@ class Names:
         if label.startswith("/"):
             return label
         connection = self._connections.get(label) or label.partition(".")[0]
-        return f"{self.place(connection)} {label.removeprefix(f'{connection}.')}"
+        # Databases differ in which letters they tell apart; few projects have tables that do.
+        return f"{self.place(connection)} {label.removeprefix(f'{connection}.').lower()}"
 
     def dataset(self, label: str) -> tuple[str, str]:
         """The namespace and name by which OpenLineage knows a table."""
@@ -166,6 +169,11 @@ class Names:
                 place, name = "file", f"{place.removeprefix('file:')}/{'/'.join(parts)}"
             self._datasets[label] = (place, name)
         return label
+
+
+def _is_path(text: str) -> bool:
+    """As ``backends.file_queries`` tells files from tables, without loading what it needs."""
+    return "/" in text or "*" in text or format_from_path(text) is not None
 
 
 def _plain_path(text: str) -> str:

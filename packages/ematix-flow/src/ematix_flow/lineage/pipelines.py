@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.declaring_transforms import shown
 from ematix_flow.lineage.edges import FILTER, GROUP, SORT, Lineage, Origin, Origins, indirectly
-from ematix_flow.lineage.from_plan import trace_plan
 from ematix_flow.lineage.from_sql import CannotTrace, trace_expression, trace_sql
 from ematix_flow.lineage.names import Names
 from ematix_flow.lineage.relations import Relation, base_table, opaque
@@ -61,11 +60,15 @@ class PipelineTracer:
 
     def frame(self, plan: AnalysedPlan) -> Traced:
         """The rows of a DataFrame, by its analysed plan, after ``transform_sql=``."""
+        from ematix_flow.lineage.from_plan import trace_plan
+
         found = trace_plan(plan, lambda leaf, _: self._leaf(leaf))
         return self._transformed(Traced(found.relation, found.notes, "plan"))
 
     def staged(self, plan: AnalysedPlan, sql: str | None) -> Traced:
         """The rows as they are staged, by their plan; those of ``sql`` are recognised in it."""
+        from ematix_flow.lineage.from_plan import trace_plan
+
         read = None if sql is None and self.spec.source_table is None else self._read(sql)
 
         def leaf(told: Leaf | None, columns: tuple[str, ...]) -> Relation | None:
@@ -117,8 +120,13 @@ class PipelineTracer:
 
     # What happens to them
 
-    def landed(self, target: TargetSpec, traced: Traced) -> Lineage:
-        """The columns of a target, out of the rows of the source."""
+    def landed(
+        self, target: TargetSpec, traced: Traced, *, unseen: str = "is known after a run"
+    ) -> Lineage:
+        """The columns of a target, out of the rows of the source.
+
+        ``unseen`` is what to say of functions that cannot be looked into.
+        """
         relation, notes = traced.relation, list(traced.notes)
         if target.column_map:
             columns = dict(relation.columns)
@@ -127,7 +135,7 @@ class PipelineTracer:
         relation = _normalized(relation, target.table.columns)
         for entry in self.spec.transforms_pre:
             if not isinstance(entry, RowTransform):
-                notes.append(f"what {shown(entry)} in transforms_pre= does is known after a run")
+                notes.append(f"what {shown(entry)} in transforms_pre= does {unseen}")
                 continue
             relation = relation.narrowed(_kept_by(entry, relation))
         relation = relation.narrowed(_kept_by_load(target, relation))

@@ -30,6 +30,7 @@ METRIC = "lineage"
 # More than this would make the run log a store of lineage; a project's declarations still tell it.
 _LARGEST = 200_000
 _SEARCHED_RUNS = 20
+_UNSEEN = "is not told by Spark Connect"
 _ONLY_A_RUN = "its function must be run to know what it reads, and no run of it has been recorded"
 
 
@@ -59,9 +60,10 @@ def _of_run(plan: Plan, rows: DataFrame | None) -> Lineage:
         if told is not None:
             return tracer.landed_as_staged(plan.target, tracer.staged(told, sql))
     if reading.frame is not None:
-        traced = tracer.unknown("Spark Connect does not tell what a DataFrame is made of")
-        return tracer.landed(plan.target, traced)
-    return tracer.landed(plan.target, tracer.source(sql))
+        traced = tracer.unknown(f"what its DataFrame is made of {_UNSEEN}")
+    else:
+        traced = tracer.source(sql)
+    return tracer.landed(plan.target, traced, unseen=_UNSEEN)
 
 
 def kept_lineage(lineage: Lineage | None) -> dict[str, Any]:
