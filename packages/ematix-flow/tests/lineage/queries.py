@@ -111,12 +111,12 @@ class _Writer:
             return f"{first} + {second}"
         if kind == 1:
             return f"CASE WHEN {self.condition(seen, 0)} THEN {first} ELSE {second} END"
-        if kind == 2:  # noqa: PLR2004
+        if kind == 2:
             return f"coalesce({first}, {second}, 7)"
-        if kind == 3:  # noqa: PLR2004
+        if kind == 3:
             third = self.one(seen)
             return f"sum({first}) OVER (PARTITION BY {second} ORDER BY {third})"
-        if kind == 4 and depth > 0:  # noqa: PLR2004
+        if kind == 4 and depth > 0:
             name = self.one(list(TABLES))
             inner = self.fresh("s")
             held, by = self.one(list(TABLES[name])), self.one(list(TABLES[name]))
@@ -135,7 +135,7 @@ class _Writer:
                 f"EXISTS (SELECT 1 FROM {name} AS {inner} WHERE {inner}.{held} = {first} "
                 f"AND {inner}.{by} > 0)"
             )
-        if kind == 2:  # noqa: PLR2004
+        if kind == 2:
             inner = self.query(0, width=1)
             return f"{first} IN ({inner.sql})"
         return f"{first} > {self.one(['0', '1', self.one(seen)])}"

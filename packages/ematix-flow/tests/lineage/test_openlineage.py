@@ -1,4 +1,4 @@
-"""Events of runs, held against OpenLineage's own model; and receivers that are slow, down or gone."""
+"""Events of runs against OpenLineage's own model; receivers that are slow, down or gone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Lineage from Spark's analysed plan: DataFrames by hand, and random queries without a missing edge."""
+"""Lineage from Spark's analysed plan: DataFrames by hand, and random queries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ def frames(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 @pytest.fixture
-def trace(engine: Engine, frames: dict[str, DataFrame]) -> Iterator[Trace]:
+def trace(engine: Engine, frames: dict[str, DataFrame]) -> Trace:
     def look_up(leaf: Leaf | None, columns: tuple[str, ...]) -> Relation | None:
         if leaf is None:
             return None
@@ -54,7 +54,7 @@ def trace(engine: Engine, frames: dict[str, DataFrame]) -> Iterator[Trace]:
         assert plan is not None
         return trace_plan(plan, look_up)
 
-    yield traced
+    return traced
 
 
 def check(found: PlanTrace, rows: str, **columns: str) -> None:
@@ -130,7 +130,7 @@ def test_every_change_has_an_edge(
     try:
         frame = spark.sql(query.sql)
     except AnalysisException:
-        assume(False)  # noqa: PT015 - Spark refuses some subqueries that DuckDB takes
+        assume(False)  # Spark refuses some subqueries that DuckDB takes
     found = trace(frame).relation
     assert not found.rest
     data = {table: held.draw(rows_of(table)) for table in TABLES}

@@ -165,7 +165,8 @@ QUERIES = [
     ),
     pytest.param(
         "duckdb",
-        "SELECT amount FROM orders QUALIFY row_number() OVER (PARTITION BY customer_id ORDER BY id) = 1",
+        "SELECT amount FROM orders "
+        "QUALIFY row_number() OVER (PARTITION BY customer_id ORDER BY id) = 1",
         {"amount": "orders.amount"},
         "f:orders.customer_id f:orders.id",
         id="qualify",

@@ -6,18 +6,21 @@ A random query runs in DuckDB twice, the second time with other values in one co
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from sqlglot import exp
 
 from ematix_flow.lineage.edges import ANY
 from ematix_flow.lineage.from_sql import trace_sql
 from ematix_flow.lineage.relations import Relation, base_table
 
 from .queries import TABLES, Query, queries, rows_of
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ class _Node:
 
 
 def _tree(listed: Sequence[Mapping[str, Any]]) -> _Node:
-    """A tree out of its nodes, each before its children; plans may be deeper than Python's stack."""
+    """A tree out of its nodes, each before its children, however deep it is."""
     nodes = [_Node(fields) for fields in listed]
     open_nodes: list[_Node] = []
     for node in nodes:
