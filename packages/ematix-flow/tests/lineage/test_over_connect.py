@@ -1,4 +1,4 @@
-"""Over Spark Connect there is no plan to look into: the query's text tells, and the rest is said."""
+"""Over Spark Connect there is no plan to look into: the query's text tells, the rest is said."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import pytest
 
 from ematix_flow import (
     BigInt,
+    DeltaLocalConnection,
     DuckDBConnection,
     ObjectStoreLocalConnection,
     SQLiteConnection,
@@ -235,6 +236,38 @@ def test_a_function_over_rows_is_known_after_its_run(engine: object, registry: R
         "*": {f"f:{RAW}.amount", f"f:{RAW}.moment"},
     }
     assert after.origin == "plan"
+
+
+@pytest.mark.parametrize("store", ["lake", "deltas"])
+def test_files_in_a_plan_are_their_table(engine: object, registry: Registry, store: str) -> None:
+    register_connection(DeltaLocalConnection(name="deltas", path="deltas"))
+
+    @ematix.pipeline(
+        target=Orders, target_connection=store, source_connection="warehouse", mode="truncate"
+    )
+    def fill(conn: Any) -> str:
+        return "SELECT id, country, amount FROM raw.orders"
+
+    def unchanged(rows: Any) -> Any:
+        return rows.select("*")
+
+    @ematix.pipeline(
+        target=Totals, target_connection="warehouse", source_connection=store, mode="truncate",
+        transforms_pre=[unchanged],
+    )  # fmt: skip
+    def sum_up(conn: Any) -> str:
+        return "SELECT country, sum(amount) AS total FROM shop.orders WHERE id > 0 GROUP BY country"
+
+    fill.sync()
+    sum_up.sync()
+    (after,) = kept("sum_up").values()
+    source = f"{store}.shop.orders"
+    assert told(after) == {
+        "country": {f"{source}.country"},
+        "total": {f"{source}.amount"},
+        "*": {f"f:{source}.id", f"g:{source}.country"},
+    }
+    assert (after.origin, after.sources) == ("plan", (source,))
 
 
 def test_pipelines_meet_under_any_name_of_a_connection(registry: Registry) -> None:

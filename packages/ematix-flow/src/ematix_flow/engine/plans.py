@@ -52,12 +52,20 @@ def _known(leaf: Any) -> Leaf | None:
     if table.isDefined():
         return Leaf("table", (table.get().identifier().unquotedString(),))
     relation = leaf.relation()
-    kind = relation.getClass().getSimpleName()
-    if kind == "HadoopFsRelation":
-        return Leaf(
-            "files", tuple(str(p.toString()) for p in _items(relation.location().rootPaths()))
-        )
-    if kind == "JDBCRelation":
+    kinds = _kinds(relation)
+    if "HadoopFsRelation" in kinds:
+        paths = _items(relation.location().rootPaths())
+        return Leaf("files", tuple(str(path.toString()) for path in paths))
+    if "JDBCRelation" in kinds:
         options = relation.jdbcOptions()
         return Leaf("jdbc", (options.tableOrQuery(),), url=options.url())
     return None
+
+
+def _kinds(held: Any) -> set[str]:
+    """The names of an object's class and of those above it: Delta's relation has no own name."""
+    found, kind = set(), held.getClass()
+    while kind is not None:
+        found.add(kind.getName().rpartition(".")[2])
+        kind = kind.getSuperclass()
+    return found

@@ -30,6 +30,7 @@ _JDBC = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql"}
 _HERE = ("localhost", "127.0.0.1", "::1")
 _FORMATS = ("parquet", "csv", "orc", "json", "json_lines", "delta")
 _WILD = "*?["
+_MANIFESTS = "_ematix"
 _TABLE_DEPTH = 2
 
 
@@ -96,6 +97,8 @@ class Names:
         whole = Path(root or ".", _plain_path(text)).resolve()
         while any(mark in whole.name for mark in _WILD):
             whole = whole.parent
+        if whole.is_file() and (whole.parent / _MANIFESTS).is_dir():
+            whole = whole.parent  # one of the files of a table of ours
         if root is not None and whole.is_relative_to(Path(root).resolve()):
             parts = whole.relative_to(Path(root).resolve()).parts
             if parts:
