@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ematix_flow.config import origin_of
 from ematix_flow.engine.session import current_engine
 from ematix_flow.errors import EmatixError, RunError
 from ematix_flow.lineage.declarations import declared_columns
@@ -115,9 +116,10 @@ def _kept(spec: PipelineSpec, run_log: RunLog | None) -> dict[str, Lineage]:
     found: dict[str, Lineage] = {}
     if run_log is None:
         return found
+    origin = origin_of(spec.location.file)
     for record in run_log.list(pipeline=spec.name, status="succeeded", limit=_SEARCHED_RUNS):
         held = record.metrics.get(METRIC)
-        if held and record.declared_in == spec.location.file and record.target not in found:
+        if held and record.declared_in == origin and record.target not in found:
             lineage = Lineage.from_dict(held, pipeline=spec.name, run_id=record.run_id)
             if lineage is not None:
                 found[record.target] = lineage
