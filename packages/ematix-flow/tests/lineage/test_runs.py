@@ -321,3 +321,25 @@ def test_lineage_that_cannot_be_told_stops_no_run(monkeypatch: pytest.MonkeyPatc
     log = open_run_log()
     assert METRIC not in log.list(pipeline="load")[0].metrics
     log.close()
+
+
+def test_ctrl_c_while_lineage_is_worked_out_comes_after_the_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ematix_flow.errors import Cancelled
+    from ematix_flow.lineage.pipelines import PipelineTracer
+
+    def interrupted(self: PipelineTracer, sql: str | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PipelineTracer, "source", interrupted)
+
+    @ematix.pipeline(target=Orders, target_connection="warehouse", source_table="raw.orders")
+    def load(conn: Any) -> None: ...
+
+    with pytest.raises(Cancelled, match=r"shop.orders had been committed and stays"):
+        load.sync()
+    log = open_run_log()
+    (record,) = log.list(pipeline="load")
+    log.close()
+    assert (record.status, record.rows_inserted) == ("succeeded", 2)

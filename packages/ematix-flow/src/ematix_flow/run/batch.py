@@ -45,7 +45,6 @@ from ematix_flow.run.journal import (
     repeatable,
     settle_lost_runs,
 )
-from ematix_flow.run.lineage import run_lineage
 from ematix_flow.run.log import RunLog, open_run_log
 from ematix_flow.run.logs import capture_run_log
 from ematix_flow.run.openlineage import openlineage_events
@@ -237,8 +236,8 @@ def _land_all(
             if not spec.continue_on_target_failure:
                 return
         else:
-            lineage = None if dry_run else run_lineage(plan, source.staged.get(plan.label))
-            journal.succeed(plan, counts, size, dry_run=dry_run, lineage=lineage)
+            staged = source.staged.get(plan.label)
+            journal.succeed(plan, counts, size, dry_run=dry_run, staged=staged)
 
 
 def _fingerprint(plan: Plan, source: SharedSource, *, needed: bool = False) -> str | None:

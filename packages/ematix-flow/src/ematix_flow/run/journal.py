@@ -15,13 +15,15 @@ from ematix_flow.engine.session import current_engine
 from ematix_flow.errors import DataError, EmatixError, RunError, TargetsFailed, Undecided
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.function import RunInfo
-from ematix_flow.run.lineage import kept_lineage
+from ematix_flow.run.lineage import kept_lineage, run_lineage
 from ematix_flow.run.log import RunLog
 from ematix_flow.run.plan import Plan
 from ematix_flow.run.records import RunRecord, effective_status, status_of, utc_now
 from ematix_flow.run.result import TargetResult, joined
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from ematix_flow.change import Counts
     from ematix_flow.lineage.edges import Lineage
 
@@ -129,12 +131,10 @@ class Journal:
         size: int,
         *,
         dry_run: bool,
-        lineage: Lineage | None = None,
+        staged: DataFrame | None = None,
     ) -> None:
-        """A target holds its rows."""
+        """A target holds its rows; ``staged`` are those that came through Spark."""
         self.plans[plan.label] = plan
-        if lineage is not None:
-            self.lineages[plan.label] = lineage
         self.results[plan.label] = self._result(
             plan.label,
             "counted" if dry_run else "succeeded",
@@ -143,19 +143,25 @@ class Journal:
             counts=counts,
             bytes=size,
         )
-        if self.run_log is not None:
-            record = self.records[plan.label]
-            self.run_log.finish(
-                record.closed(
-                    "succeeded",
-                    counts=counts,
-                    path=plan.path,
-                    bytes=size,
-                    engine=_engine_of(plan),
-                    source=_source_of(plan),
-                    metrics={**record.metrics, **kept_lineage(lineage)},
-                )
-            )
+        if self.run_log is None:
+            return
+        record = self.records[plan.label].closed(
+            "succeeded",
+            counts=counts,
+            path=plan.path,
+            bytes=size,
+            engine=_engine_of(plan),
+            source=_source_of(plan),
+        )
+        try:
+            lineage = run_lineage(plan, staged)
+            if lineage is not None:
+                self.lineages[plan.label] = lineage
+                metrics = {**record.metrics, **kept_lineage(lineage)}
+                record = dataclasses.replace(record, metrics=metrics)
+        finally:
+            # A Ctrl-C while the lineage is worked out comes after the commit.
+            self.run_log.finish(record)
 
     def fail(self, label: str, error: EmatixError) -> None:
         """A target is as it was before."""
