@@ -148,6 +148,14 @@ SETTINGS = {
     "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`.",
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
     "EMATIX_FLOW_OPENLINEAGE": "Where OpenLineage events of runs go: `file:///path`, `https://host`.",
+    "EMATIX_FLOW_ALERTERS": "Who is told of failures and recoveries: URLs, with commas between "
+    "them.",
+    "EMATIX_FLOW_ALERT_REPEAT_SECONDS": "After how many seconds the same trouble is told again: "
+    "21600 if not set.",
+    "EMATIX_FLOW_METRICS": "Where numbers of runs go, a URL.",
+    "EMATIX_FLOW_METRICS_URL": "The same.",
+    "EMATIX_FLOW_TRACES": "Where spans of runs go, a URL.",
+    "TRACEPARENT": "The trace that a run continues, in the form of W3C Trace Context.",
     "EMATIX_FLOW_ENGINE": "`local`: Spark in this process, whatever else is up; `auto`: the warm "
     "engine of this folder when there is one that fits (the default); `sail`: Sail, for what it "
     "does as Spark does (see the how-to *Run without Java*); `distributed`: on peers or a master.",
@@ -178,6 +186,10 @@ TOML_KEYS = {
     "project.modules": "Modules, files or folders that declare pipelines.",
     "project.run_log": "The run log of this project, a path or a URL.",
     "project.openlineage": "Where OpenLineage events of runs go: `file:///path`, `https://host`.",
+    "project.alerters": "Who is told of failures and recoveries: a list of URLs.",
+    "project.alert_repeat_seconds": "After how many seconds the same trouble is told again.",
+    "project.metrics": "Where numbers of runs go, a URL.",
+    "project.traces": "Where spans of runs go, a URL.",
     "project.engine": "`auto`, `local`, `sail` or `distributed`, as `EMATIX_FLOW_ENGINE`.",
     "project.peers": "A list of addresses of peers.",
     "project.master": "An existing Spark cluster or Spark Connect server.",
