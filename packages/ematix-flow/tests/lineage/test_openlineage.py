@@ -31,6 +31,7 @@ from ematix_flow.config import connect
 from ematix_flow.errors import ConfigError, EmatixError, NotAvailableYet
 from ematix_flow.lineage.names import Names
 from ematix_flow.model import TableName
+from ematix_flow.run.log import open_run_log
 
 FACETS = {
     "columnLineage": ("column_lineage_dataset", "ColumnLineageDatasetFacet"),
@@ -285,6 +286,9 @@ def test_addresses_that_cannot_be(
     monkeypatch.setenv("EMATIX_FLOW_OPENLINEAGE", url)
     with pytest.raises(error, match=says):
         pipeline().sync()
+    log = open_run_log()
+    assert log.list() == []  # nothing has begun
+    log.close()
 
 
 def test_datasets_of_servers_are_named_as_openlineage_wants() -> None:

@@ -50,7 +50,7 @@ from ematix_flow.run.journal import (
 from ematix_flow.run.log import RunLog, open_run_log
 from ematix_flow.run.logs import capture_run_log
 from ematix_flow.run.observing import observed_run, run_end
-from ematix_flow.run.openlineage import openlineage_events
+from ematix_flow.run.openlineage import configured_receiver, openlineage_events
 from ematix_flow.run.paths import direct_path
 from ematix_flow.run.plan import Plan, planned
 from ematix_flow.run.purpose import ORDINARY, Purpose
@@ -107,6 +107,7 @@ def run_pipeline(
         with placed(spec):
             return _execute(spec, run, watch, Journal(spec), dry_run=True)
     observer = process_observer() if observer is None else observer
+    told = configured_receiver()
     with contextlib.ExitStack() as stack:
         stack.enter_context(placed(spec))
         if run_log is None:
@@ -125,7 +126,7 @@ def run_pipeline(
                 journal.skip(label)
         stack.enter_context(capture_run_log(run.id))
         stack.enter_context(heartbeats(run_log, run.id))
-        stack.enter_context(openlineage_events(spec, run, journal))
+        stack.enter_context(openlineage_events(told, spec, run, journal))
         logger.info("run of %s into %s started", spec.name, ", ".join(spec.target_labels))
         try:
             result = _execute(spec, run, watch, journal, dry_run=False)

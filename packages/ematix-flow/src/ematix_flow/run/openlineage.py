@@ -15,7 +15,7 @@ from ematix_flow.run.records import utc_now
 
 if TYPE_CHECKING:
     from ematix_flow.lineage.openlineage import EventWriter, Output
-    from ematix_flow.lineage.receivers import Delivery
+    from ematix_flow.lineage.receivers import Delivery, Receiver
     from ematix_flow.model import PipelineSpec
     from ematix_flow.run.function import RunInfo
     from ematix_flow.run.journal import Journal
@@ -23,17 +23,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@contextlib.contextmanager
-def openlineage_events(spec: PipelineSpec, run: RunInfo, journal: Journal) -> Iterator[None]:
-    """Events of the run inside the block, where a receiver is configured."""
+def configured_receiver() -> tuple[Receiver, str] | None:
+    """Who is told of runs, if anyone, and the namespace of our jobs; refuses a wrong address."""
     settings = config.openlineage_settings()
     if settings is None:
+        return None
+    from ematix_flow.lineage.receivers import receiver_at
+
+    return receiver_at(settings), settings.namespace
+
+
+@contextlib.contextmanager
+def openlineage_events(
+    told: tuple[Receiver, str] | None, spec: PipelineSpec, run: RunInfo, journal: Journal
+) -> Iterator[None]:
+    """Events of the run inside the block, where a receiver is configured."""
+    if told is None:
         yield
         return
-    from ematix_flow.lineage.receivers import delivering, receiver_at
+    from ematix_flow.lineage.receivers import delivering
 
-    with delivering(receiver_at(settings)) as delivery:
-        teller = _Teller(spec, run, journal, delivery, settings.namespace)
+    receiver, namespace = told
+    with delivering(receiver) as delivery:
+        teller = _Teller(spec, run, journal, delivery, namespace)
         teller.tell(None, starts=True)
         try:
             yield
