@@ -150,6 +150,7 @@ SETTINGS = {
     "EMATIX_FLOW_HOME": "Your own folder instead of `~/.ematix-flow`.",
     "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`.",
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
+    "EMATIX_FLOW_OPENLINEAGE": "Where OpenLineage events of runs go: `file:///path`, `https://host`.",
     "EMATIX_FLOW_ALERTERS": "Who is told of failures and recoveries: URLs, with commas between "
     "them.",
     "EMATIX_FLOW_ALERT_REPEAT_SECONDS": "After how many seconds the same trouble is told again: "
@@ -176,6 +177,9 @@ SETTINGS = {
     "EMATIX_FLOW_TLS_KEY": "The key of that certificate, PEM, without a passphrase.",
     "EMATIX_FLOW_TLS_CA": "The authority that must have signed the certificate of the other side.",
     "EMATIX_FLOW_CACHE_DIR": "Where jars and the class archive are kept.",
+    "OPENLINEAGE_URL": "As `EMATIX_FLOW_OPENLINEAGE`, which wins over it.",
+    "OPENLINEAGE_API_KEY": "A token for an HTTP receiver of events.",
+    "OPENLINEAGE_NAMESPACE": "The namespace of our jobs in events: `ematix-flow` if not set.",
     "JAVA_HOME": "A Java 17 or newer to use; without one, the bundled Java is used.",
     "PYSPARK_PYTHON": "The Python of Spark's workers; without it, the one that runs `flow`.",
 }
@@ -184,6 +188,7 @@ TOML_KEYS = {
     "project.name": "What tells machines that a project is the same, wherever its files are.",
     "project.modules": "Modules, files or folders that declare pipelines.",
     "project.run_log": "The run log of this project, a path or a URL.",
+    "project.openlineage": "Where OpenLineage events of runs go: `file:///path`, `https://host`.",
     "project.alerters": "Who is told of failures and recoveries: a list of URLs.",
     "project.alert_repeat_seconds": "After how many seconds the same trouble is told again.",
     "project.metrics": "Where numbers of runs go, a URL.",

@@ -31,7 +31,10 @@ ENGINES = ("auto", LOCAL, SAIL, DISTRIBUTED)
 ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
 _PLACEMENT_KEYS = ("engine", "peers", "master", "master_secret")
 _OBSERVE_KEYS = ("alerters", "alert_repeat_seconds", "metrics", "traces")
-_PROJECT_KEYS = ("name", "modules", "run_log", "tls", *_OBSERVE_KEYS, *_PLACEMENT_KEYS)
+_PROJECT_KEYS = (
+    *("name", "modules", "run_log", "openlineage", "tls"),
+    *(*_OBSERVE_KEYS, *_PLACEMENT_KEYS),
+)
 _REPEAT_SECONDS = 6 * 3600
 # Between two URLs, not between two addresses of one.
 _BETWEEN_URLS = re.compile(r",\s*(?=[a-z][a-z0-9+]*://)")
@@ -75,6 +78,16 @@ class ProjectSettings:
     placement: Placement = field(default_factory=Placement)
     tls: TlsFiles | None = None
     observe: ObserveSettings = field(default_factory=ObserveSettings)
+    openlineage: str | None = None
+
+
+@dataclass(frozen=True)
+class OpenLineageSettings:
+    """Where OpenLineage events go, and what they say of us; values keep their references."""
+
+    url: str
+    namespace: str = "ematix-flow"
+    api_key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -120,20 +133,24 @@ def project_settings() -> ProjectSettings:
             f"{path}: modules in [project] must be a list of texts",
             fix='write for example modules = ["pipelines.py"]',
         )
-    examples = {"run_log": "sqlite://runs.db", "name": "shop"}
+    examples = {
+        "run_log": "sqlite://runs.db",
+        "name": "shop",
+        "openlineage": "file:///var/log/events.jsonl",
+    }
     for key, example in examples.items():
         if not isinstance(table.get(key), str | None) or table.get(key) == "":
             raise ConfigError(
                 f"{path}: {key} in [project] must be a text",
                 fix=f'write for example {key} = "{example}"',
             )
-    run_log, name = table.get("run_log"), table.get("name")
+    run_log, name, events = map(table.get, examples)
     placed = _placed(table, f"{path}: [project]")
     transform = _section(path, "transform")
     _check_keys(transform, _PLACEMENT_KEYS, f"{path}: [transform]")
     placed = _first(_placed(transform, f"{path}: [transform]"), placed)
     tls, observe = _tls(path, table), _observed(path, table)
-    return ProjectSettings(path.parent, tuple(modules), run_log, name, placed, tls, observe)
+    return ProjectSettings(path.parent, tuple(modules), run_log, name, placed, tls, observe, events)
 
 
 def observe_settings() -> ObserveSettings:
@@ -194,6 +211,23 @@ def limits() -> dict[str, int]:
                 fix=f"write for example {tag} = 2",
             )
     return dict(found)
+
+
+def openlineage_settings() -> OpenLineageSettings | None:
+    """Where events of runs go, if anywhere; variables of other OpenLineage producers count too."""
+    url = (
+        setting("OPENLINEAGE")
+        or os.environ.get("OPENLINEAGE_URL")
+        or project_settings().openlineage
+    )
+    if not url:
+        return None
+    default = OpenLineageSettings(url).namespace
+    return OpenLineageSettings(
+        url,
+        os.environ.get("OPENLINEAGE_NAMESPACE") or default,
+        os.environ.get("OPENLINEAGE_API_KEY") or None,
+    )
 
 
 def calendar_named(name: str) -> frozenset[date]:

@@ -214,7 +214,9 @@ def show_run(*, run: str, run_log: Callable[[], RunLog], output: str) -> None:
 
 def _shown(record: RunRecord, now: datetime) -> list[tuple[str, str]]:
     lines = []
-    for name, value in vars(record).items():
+    for name, held in vars(record).items():
+        # Lineage is long, and `flow lineage` shows it in a form to read.
+        value = {k: v for k, v in held.items() if k != "lineage"} if name == "metrics" else held
         if value in (None, "", 0) or value == {}:
             continue
         text = when(value) if isinstance(value, datetime) else str(value)

@@ -46,6 +46,8 @@ COMMANDS = {
     "logs": ("history:logs", "Show the log lines of a run."),
     "diff": ("diffing:diff", "Compare two tables by key, on any two connections."),
     "why": ("diffing:why", "Tell which runs wrote a row, and from which source."),
+    "lineage": ("lineage:lineage", "Show which columns a table or column comes from."),
+    "impact": ("lineage:impact", "Show what depends on a column, through all pipelines."),
     "engine": (
         "engine:engine",
         "Keep Spark running in the background, so that runs start at once.",

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.engine import delta
+from ematix_flow.engine import delta, plans
 from ematix_flow.engine import gateway as gateways
 from ematix_flow.engine.archive import archive_flags, archive_path, discard
 from ematix_flow.engine.cache import cache_dir, private_folder
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
+    from ematix_flow.engine.plans import AnalysedPlan
     from ematix_flow.engine.protocol import RowTask
 
 _LOGS_KEPT = 20
@@ -158,6 +159,10 @@ class ClassicEngine:
     def copy_rows(self, rows: DataFrame, task: RowTask, *, most: int) -> tuple[int, int]:
         """Every Spark task hands its partition over."""
         return copied_by_tasks(rows, task, most=most)
+
+    def analysed_plan(self, rows: DataFrame) -> AnalysedPlan | None:
+        """The plan of these rows before it is optimised."""
+        return plans.analysed_plan(rows)
 
     @contextlib.contextmanager
     def job(self, description: str) -> Iterator[Job]:

@@ -50,6 +50,7 @@ from ematix_flow.run.journal import (
 from ematix_flow.run.log import RunLog, open_run_log
 from ematix_flow.run.logs import capture_run_log
 from ematix_flow.run.observing import observed_run, run_end
+from ematix_flow.run.openlineage import configured_receiver, openlineage_events
 from ematix_flow.run.paths import direct_path
 from ematix_flow.run.plan import Plan, planned
 from ematix_flow.run.purpose import ORDINARY, Purpose
@@ -106,6 +107,7 @@ def run_pipeline(
         with placed(spec):
             return _execute(spec, run, watch, Journal(spec), dry_run=True)
     observer = process_observer() if observer is None else observer
+    told = configured_receiver()
     with contextlib.ExitStack() as stack:
         stack.enter_context(placed(spec))
         if run_log is None:
@@ -124,6 +126,7 @@ def run_pipeline(
                 journal.skip(label)
         stack.enter_context(capture_run_log(run.id))
         stack.enter_context(heartbeats(run_log, run.id))
+        stack.enter_context(openlineage_events(told, spec, run, journal))
         logger.info("run of %s into %s started", spec.name, ", ".join(spec.target_labels))
         try:
             result = _execute(spec, run, watch, journal, dry_run=False)
@@ -250,7 +253,8 @@ def _land_all(
             if not spec.continue_on_target_failure:
                 return
         else:
-            journal.succeed(plan, counts, size, dry_run=dry_run)
+            staged = source.staged.get(plan.label)
+            journal.succeed(plan, counts, size, dry_run=dry_run, staged=staged)
 
 
 def _fingerprint(plan: Plan, source: SharedSource, *, needed: bool = False) -> str | None:
