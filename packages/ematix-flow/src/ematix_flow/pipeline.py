@@ -33,18 +33,18 @@ def run_due_with_dag_detailed(
     """
     from ematix_flow.config import limits
     from ematix_flow.registry import active_registry
-    from ematix_flow.run.log import open_run_log
+    from ematix_flow.run.log import open_memory_of_slots
     from ematix_flow.schedule.due import How, run_due
 
     registry = active_registry()
-    names = (
-        registry.pipelines if due is None else [p if isinstance(p, str) else p.name for p in due]
-    )
-    specs = [registry.pipeline(name).spec for name in names]
-    how = How(max_parallel=max_parallel, limits=limits())
+    only = None if due is None else [p if isinstance(p, str) else p.name for p in due]
+    for name in only or ():
+        registry.pipeline(name)
+    specs = [pipeline.spec for pipeline in registry.pipelines.values()]
+    how = How(max_parallel=max_parallel, limits=limits(), only=only)
     if run_log is not None and not isinstance(run_log, str):
         return run_due(specs, run_log, now=now, how=how)
-    with contextlib.closing(open_run_log(run_log)) as log:
+    with contextlib.closing(open_memory_of_slots(run_log)) as log:
         return run_due(specs, log, now=now, how=how)
 
 

@@ -80,6 +80,17 @@ class RunLog(Protocol):
         """Give back files."""
 
 
+def open_memory_of_slots(url: str | None = None) -> RunLog:
+    """The run log, for whoever must know what has fired: without it nothing may fire."""
+    log = open_run_log(url)
+    if isinstance(log, NullRunLog):
+        raise ConfigError(
+            "what has fired is kept in the run log, and it cannot be opened",
+            fix="name another run log",
+        )
+    return log
+
+
 def open_run_log(url: str | None = None) -> RunLog:
     """The run log at ``url``, or the one that the environment or the project configures."""
     chosen = (

@@ -54,6 +54,7 @@ class How:
     max_parallel: int = 1
     limits: Mapping[str, int] = field(default_factory=dict)
     trigger: str = "run-due"
+    only: Collection[str] | None = None
     progress: bool = False
     worker: Worker = field(default_factory=Here)
     observer: Observer | None = None
@@ -162,7 +163,8 @@ class _Pass:
     def go(self) -> RunDueResult:
         """Run what is due until nothing more can be done."""
         enter_new(self.agenda, self.keys, self.log)
-        open_ones = list(self.agenda.due(self.agenda.specs))
+        chosen = self.agenda.specs if self.how.only is None else self.how.only
+        open_ones = list(self.agenda.due(n for n in self.agenda.specs if n in chosen))
         with self._workers() as start, self.claims.kept():
             while True:
                 for name in open_ones:
