@@ -11,11 +11,12 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import Connection, build_connection, nearest
+from ematix_flow.durations import duration
 from ematix_flow.errors import ConfigError, EmatixError, UnknownConnection, UnknownName
 from ematix_flow.peers import Placement, check_master, check_peers
 from ematix_flow.registry import active_registry
@@ -30,7 +31,7 @@ LOCAL, SAIL, DISTRIBUTED = "local", "sail", "distributed"
 ENGINES = ("auto", LOCAL, SAIL, DISTRIBUTED)
 ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
 _PLACEMENT_KEYS = ("engine", "peers", "master", "master_secret")
-_PROJECT_KEYS = ("modules", "run_log", "tls", *_PLACEMENT_KEYS)
+_PROJECT_KEYS = ("modules", "run_log", "run_log_keep", "tls", *_PLACEMENT_KEYS)
 _TLS_KEYS = ("cert", "key", "ca")
 # Settings of Spark that are not the user's to make, by how they begin, and what to do instead.
 _NOT_SPARKS = {
@@ -58,6 +59,7 @@ class ProjectSettings:
     run_log: str | None = None
     placement: Placement = field(default_factory=Placement)
     tls: TlsFiles | None = None
+    run_log_keep: timedelta | None = None
 
 
 @dataclass(frozen=True)
@@ -109,11 +111,14 @@ def project_settings() -> ProjectSettings:
             f"{path}: run_log in [project] must be a text",
             fix='write for example run_log = "sqlite://runs.db"',
         )
+    kept = table.get("run_log_keep")
+    if kept is not None:
+        kept = duration(kept, f"{path}: run_log_keep in [project]")
     placed = _placed(table, f"{path}: [project]")
     transform = _section(path, "transform")
     _check_keys(transform, _PLACEMENT_KEYS, f"{path}: [transform]")
     placed = _first(_placed(transform, f"{path}: [transform]"), placed)
-    return ProjectSettings(path.parent, tuple(modules), run_log, placed, _tls(path, table))
+    return ProjectSettings(path.parent, tuple(modules), run_log, placed, _tls(path, table), kept)
 
 
 def calendar_named(name: str) -> frozenset[date]:

@@ -13,6 +13,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -20,6 +21,7 @@ from ematix_flow import config
 from ematix_flow.connections import nearest
 from ematix_flow.errors import ConfigError, NotAvailableYet, UnknownName
 from ematix_flow.redaction import redact_text
+from ematix_flow.run.buckets import SCHEMES
 from ematix_flow.run.records import STATUSES, RunRecord, effective_status, utc_now
 from ematix_flow.secrets import expand
 
@@ -27,17 +29,7 @@ logger = logging.getLogger(__name__)
 
 Records: TypeAlias = list[RunRecord]
 
-_LATER_SCHEMES = (
-    "azure",
-    "duckdb",
-    "gcs",
-    "gs",
-    "mariadb",
-    "mysql",
-    "postgres",
-    "postgresql",
-    "s3",
-)
+_LATER_SCHEMES = ("duckdb", "mariadb", "mysql", "postgres", "postgresql")
 
 
 class RunLog(Protocol):
@@ -70,6 +62,12 @@ class RunLog(Protocol):
     def last(self, pipeline: str, *, declared_in: str) -> RunRecord | None:
         """The record that tells how the last run of this file's pipeline ended."""
 
+    def prune(self, before: datetime, *, dry_run: bool = False) -> frozenset[str]:
+        """Remove the records of what began before; the ids of the runs.
+
+        Whatever has no known end stays, and so does the last run of each pipeline.
+        """
+
     def close(self) -> None:
         """Give back files."""
 
@@ -91,12 +89,14 @@ def open_run_log(url: str | None = None) -> RunLog:
         return _process_log()
     elif scheme in ("sqlite", "file"):
         path = "/" + rest.lstrip("/") if rest.startswith("/") else rest
+    elif scheme in SCHEMES:
+        return _open_bucket(chosen)
     elif scheme in _LATER_SCHEMES:
         raise NotAvailableYet(
             f"a run log at {scheme}://", fix="write sqlite://path/to/run_log.db meanwhile"
         )
     else:
-        known = ("sqlite", "memory", *_LATER_SCHEMES)
+        known = ("sqlite", "memory", *SCHEMES, *_LATER_SCHEMES)
         raise ConfigError(
             f"a run log cannot be at {scheme}://",
             fix=f"{nearest(scheme, known).rstrip('?')}; for a file write "
@@ -105,6 +105,12 @@ def open_run_log(url: str | None = None) -> RunLog:
     if not path:
         raise ConfigError("the run log has no path", fix="write sqlite://path/to/run_log.db")
     return _open_file(Path(path).expanduser())
+
+
+def _open_bucket(url: str) -> RunLog:
+    from ematix_flow.run.object_log import open_object_log
+
+    return open_object_log(url)
 
 
 def _open_file(path: Path) -> RunLog:
@@ -162,6 +168,10 @@ class NullRunLog:
     def last(self, pipeline: str, *, declared_in: str) -> RunRecord | None:
         """Nothing."""
         return None
+
+    def prune(self, before: datetime, *, dry_run: bool = False) -> frozenset[str]:
+        """Nothing."""
+        return frozenset()
 
     def close(self) -> None:
         """Nothing is open."""
@@ -231,6 +241,24 @@ class MemoryRunLog:
             if (r.pipeline, r.declared_in) == (pipeline, declared_in)
         ]
         return decisive([r for r in held if r.run_id == held[0].run_id])
+
+    def prune(self, before: datetime, *, dry_run: bool = False) -> frozenset[str]:
+        """Remove the records of what began before; the ids of the runs."""
+        latest: dict[tuple[str, str], str] = {}
+        for held in self._newest_first():
+            latest.setdefault((held.pipeline, held.declared_in), held.run_id)
+        with self._lock:
+            gone = [
+                key
+                for key, r in self._records.items()
+                if r.started_at < before
+                and r.status not in ("running", "lost")
+                and latest.get((r.pipeline, r.declared_in)) != r.run_id
+            ]
+            if not dry_run:
+                for key in gone:
+                    del self._records[key]
+        return frozenset(run_id for run_id, _, _ in gone)
 
     def close(self) -> None:
         """Keep the records: the next one to open ``memory://`` reads them."""

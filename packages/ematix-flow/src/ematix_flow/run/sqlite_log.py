@@ -135,6 +135,20 @@ class SqliteRunLog:
         asked["run_id"] = found[0].run_id
         return decisive(self._select([*conditions, "run_id = :run_id"], asked))
 
+    def prune(self, before: datetime, *, dry_run: bool = False) -> frozenset[str]:
+        """Remove the records of what began before; the ids of the runs."""
+        latest = (
+            "SELECT run_id FROM (SELECT run_id, row_number() OVER (PARTITION BY pipeline, "
+            "declared_in ORDER BY started_at DESC, rowid DESC) AS place FROM runs) WHERE place = 1"
+        )
+        ended = "status NOT IN ('running', 'lost')"
+        old = f"started_at < :before AND {ended} AND run_id NOT IN ({latest})"
+        asked = {"before": _text_of(before)}
+        gone = frozenset(r.run_id for r in self._select([old], asked))
+        if not dry_run:
+            self._write(f"DELETE FROM runs WHERE {old}", asked)
+        return gone
+
     def close(self) -> None:
         """Close the file."""
         with self._lock:

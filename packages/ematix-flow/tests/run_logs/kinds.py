@@ -1,0 +1,135 @@
+"""Every kind of run log, as the shared tests see it; a new kind is one more line in ``KINDS``."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ematix_flow.run.buckets import BucketUrl, open_bucket
+from ematix_flow.run.log import MemoryRunLog, RunLog
+from ematix_flow.run.object_log import ObjectRunLog
+from ematix_flow.run.sqlite_log import SqliteRunLog
+
+OpenLog = Callable[[], RunLog]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Makes empty logs, one after the other; each opens again and again as the same."""
+
+    kind: str
+    fresh: Callable[[], OpenLog]
+    examples: int
+
+
+class MemoryBucket:
+    """A bucket that counts what is asked of it."""
+
+    def __init__(self) -> None:
+        self.url = BucketUrl(store="memory", bucket="test", prefix="")
+        self.objects: dict[str, tuple[bytes, str]] = {}
+        self.asked: list[str] = []
+        self._tags = itertools.count()
+
+    def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str | None:
+        self.asked.append("put")
+        held = self.objects.get(key)
+        if (if_absent and held) or (if_match and (held is None or held[1] != if_match)):
+            return None
+        tag = f"tag {next(self._tags)}"
+        self.objects[key] = data, tag
+        return tag
+
+    def get(self, key: str) -> bytes | None:
+        found = self.get_tagged(key)
+        return None if found is None else found[0]
+
+    def get_tagged(self, key: str) -> tuple[bytes, str] | None:
+        self.asked.append("get")
+        return self.objects.get(key)
+
+    def list(self, prefix: str, *, after: str = "", page: int = 1000) -> Iterator[str]:
+        keys = sorted(k for k in tuple(self.objects) if k.startswith(prefix) and k > after)
+        for start in range(0, max(len(keys), 1), page):
+            self.asked.append("list")
+            yield from keys[start : start + page]
+
+    def delete(self, key: str) -> None:
+        self.asked.append("delete")
+        self.objects.pop(key, None)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _memory(_: pytest.FixtureRequest, __: Path) -> Callable[[], OpenLog]:
+    def fresh() -> OpenLog:
+        held = MemoryRunLog()
+        return lambda: held
+
+    return fresh
+
+
+def _sqlite(_: pytest.FixtureRequest, folder: Path) -> Callable[[], OpenLog]:
+    numbers = itertools.count()
+
+    def fresh() -> OpenLog:
+        path = folder / f"log-{next(numbers)}.db"
+        return lambda: SqliteRunLog(path)
+
+    return fresh
+
+
+def _bucket(_: pytest.FixtureRequest, __: Path) -> Callable[[], OpenLog]:
+    def fresh() -> OpenLog:
+        held = MemoryBucket()
+        return lambda: ObjectRunLog(held)
+
+    return fresh
+
+
+def url_of(request: pytest.FixtureRequest, kind: str) -> str:
+    """The URL of an empty bucket on a real server, its credentials where clients look for them."""
+    server = request.getfixturevalue(kind)
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    if kind == "azurite":
+        return f"azure://{server.account}/{server.create_container()}/logs?endpoint={server.url}"
+    scheme = {"s3": "s3", "gcs": "gs"}[kind]
+    return f"{scheme}://{server.create_bucket()}/logs?endpoint={server.url}"
+
+
+def _store(kind: str) -> Callable[[pytest.FixtureRequest, Path], Callable[[], OpenLog]]:
+    def place(request: pytest.FixtureRequest, _: Path) -> Callable[[], OpenLog]:
+        url = url_of(request, kind)
+        numbers = itertools.count()
+
+        def fresh() -> OpenLog:
+            one = url.replace("/logs", f"/logs/{next(numbers)}")
+            return lambda: ObjectRunLog(open_bucket(one))
+
+        return fresh
+
+    return place
+
+
+# What makes the place of a log, how many random histories it is tried with, the servers it needs.
+KINDS: dict[str, tuple[Callable[..., Callable[[], OpenLog]], int, tuple[str, ...]]] = {
+    "memory": (_memory, 100, ()),
+    "sqlite": (_sqlite, 40, ()),
+    "bucket in memory": (_bucket, 100, ()),
+    "s3": (_store("s3"), 8, ("s3",)),
+    "gcs": (_store("gcs"), 8, ("gcs",)),
+    "azurite": (_store("azurite"), 8, ("azurite",)),
+}
+PARAMETERS = [
+    pytest.param(kind, marks=pytest.mark.services(*servers) if servers else ())
+    for kind, (_, _, servers) in KINDS.items()
+]
