@@ -122,11 +122,8 @@ class GcsBucket:
             data: bytes = blob.download_as_bytes(
                 if_generation_match=generation, timeout=_TIMEOUT, retry=_RETRY
             )
-        except PreconditionFailed:
-            return None
-        except NotFound as error:
-            if "bucket" in str(error).lower():
-                raise self._refused(error) from error
+        except (PreconditionFailed, NotFound):
+            # That the bucket is missing is told by whatever lists or writes.
             return None
         except _FAILURES as error:
             raise self._refused(error) from error

@@ -115,9 +115,8 @@ class ObjectRunLog:
         wanted = SUCCEEDED if status == SUCCEEDED else ENDED if status else None
         page = _LARGEST_PAGE if status else min(_LARGEST_PAGE, _KEYS_PER_RECORD * limit + 1)
         newest = self._all(page) if pipeline is None else self._of_pipeline(pipeline, page)
-        chosen = (f for f in newest if wanted is None or _best(f[1]) == wanted)
         found: builtins.list[tuple[RunRecord, int]] = []
-        for some in _together(chosen, limit):
+        for some in _together(newest, wanted, limit):
             read = self._each(lambda f: self._read(f[0], f[1]), some)
             found += [r for r in read if r and status in (None, r[0].status)]
             if len(found) >= limit:
@@ -141,10 +140,10 @@ class ObjectRunLog:
         """The record that tells how the last run of this file's pipeline ended."""
         ours = digest(declared_in)
         keys = self.bucket.list(f"pipelines/{part(pipeline)}/", page=20)
-        found = (Entry.from_pipeline_key(key) for key in keys)
-        for entry in dict.fromkeys(e for e, _, file in found if file == ours):
-            keys = self.bucket.list(f"ids/{entry.run}/")
-            same = (Entry.from_id_key(key) for key in keys)
+        for entry, _, file in map(Entry.from_pipeline_key, keys):
+            if file != ours:
+                continue
+            same = map(Entry.from_id_key, self.bucket.list(f"ids/{entry.run}/"))
             records = self._current(e for e in same if e.pipeline == entry.pipeline)
             if records := [r for r in records if r.declared_in == declared_in]:
                 return decisive(records)
@@ -250,14 +249,15 @@ def _grouped(keys: Iterable[tuple[Entry, str]]) -> Iterator[Found]:
         yield held, frozenset(states)
 
 
-def _together(found: Iterator[Found], count: int) -> Iterator[list[Found]]:
-    """So many at a time, and with the last of them all that began when it did."""
+def _together(found: Iterator[Found], wanted: str | None, count: int) -> Iterator[list[Found]]:
+    """So many in the wanted state at a time, and with the last all that began when it did."""
     some: list[Found] = []
-    for item in found:
-        if len(some) >= count and item[0].time != some[-1][0].time:
+    for entry, states in found:
+        if len(some) >= count and entry.time != some[-1][0].time:
             yield some
             some = []
-        some.append(item)
+        if wanted is None or _best(states) == wanted:
+            some.append((entry, states))
     if some:
         yield some
 

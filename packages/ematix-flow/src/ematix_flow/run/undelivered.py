@@ -99,7 +99,7 @@ class Undelivered:
         """The files that wait; usually there is not even a folder."""
         try:
             return sorted(p for p in self.folder.iterdir() if p.suffix == ".json")
-        except FileNotFoundError:
+        except OSError:
             return []
 
     def deliver(self, log: RunLog) -> int:
@@ -116,8 +116,7 @@ class Undelivered:
                     log.finish(kept.record)
                 elif kept.about not in ended and not _knows(log, kept.record):
                     log.begin(kept.record)
-                kept.file.unlink(missing_ok=True)
-            self._sync_names()
+                _remove(kept.file)
             return len({k.about for k in waiting})
 
     def forget_begun(self, record: RunRecord) -> None:
@@ -128,14 +127,15 @@ class Undelivered:
             about = (record.run_id, record.target, record.step)
             for kept in self.waiting():
                 if kept.what == _BEGUN and kept.about == about:
-                    kept.file.unlink(missing_ok=True)
+                    _remove(kept.file)
 
     @contextlib.contextmanager
     def _locked(self, *, wait: bool) -> Iterator[bool]:
-        with (self.folder / "lock").open("w") as file:
+        with contextlib.ExitStack() as stack:
             try:
+                file = stack.enter_context((self.folder / "lock").open("w"))
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
+            except OSError:
                 yield False
                 return
             yield True
@@ -146,6 +146,12 @@ class Undelivered:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _remove(file: Path) -> None:
+    """What cannot be removed is delivered again, which does no harm."""
+    with contextlib.suppress(OSError):
+        file.unlink()
 
 
 def _knows(log: RunLog, record: RunRecord) -> bool:
