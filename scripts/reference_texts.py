@@ -159,7 +159,8 @@ SETTINGS = {
     "EMATIX_FLOW_DSN_<NAME>": "The URL of connection `<name>`; wins over every file.",
     "EMATIX_FLOW_DSN": "The URL of the connection `default`.",
     "EMATIX_FLOW_HOME": "Your own folder instead of `~/.ematix-flow`.",
-    "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`.",
+    "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`, "
+    "`s3://bucket/prefix`, `gs://bucket/prefix`, `azure://account/container/prefix`.",
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
     "EMATIX_FLOW_ENGINE": "`local`: Spark in this process, whatever else is up; `auto`: the warm "
     "engine of this folder when there is one that fits (the default); `sail`: Sail, for what it "
@@ -186,6 +187,7 @@ SETTINGS = {
 TOML_KEYS = {
     "project.modules": "Modules, files or folders that declare pipelines.",
     "project.run_log": "The run log of this project, a path or a URL.",
+    "project.run_log_keep": "How long runs are kept in it, such as `90d`; for ever if not set.",
     "project.engine": "`auto`, `local`, `sail` or `distributed`, as `EMATIX_FLOW_ENGINE`.",
     "project.peers": "A list of addresses of peers.",
     "project.master": "An existing Spark cluster or Spark Connect server.",

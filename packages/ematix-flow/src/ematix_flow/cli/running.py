@@ -128,6 +128,7 @@ def run(
     with _terminated_like_interrupted():
         how = _How(parameters, run_log(), all_targets=all_targets, show=output == "text")
         _run_all(chosen, project, how, outcome)
+        _tidy(how.log)
     if output == "json":
         say_json(outcome.to_dict())
     elif len(chosen) > 1:
@@ -138,6 +139,12 @@ def run(
     if outcome.failed:
         return min(error.exit_code for error in outcome.failed.values())
     return _MISDECLARED if project.errors and not names else 0
+
+
+def _tidy(log: RunLog) -> None:
+    from ematix_flow.run.retention import tidy
+
+    tidy(log)
 
 
 def _parameters(params: Sequence[str]) -> dict[str, str]:
