@@ -20,7 +20,9 @@ _REASONS = {
     "SignatureDoesNotMatch": "the secret of the access key is wrong",
     "ExpiredToken": "the credentials have expired",
 }
-_CONDITION_FAILED = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")
+_CONDITION_FAILED = ("PreconditionFailed", "NoSuchKey")
+_CONFLICT = "ConditionalRequestConflict"
+_CONFLICTS = 5
 
 
 class S3Bucket:
@@ -55,17 +57,21 @@ class S3Bucket:
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         if if_match is not None:
             condition["IfMatch"] = if_match
-        try:
-            answer = self._client.put_object(
-                Bucket=self.url.bucket, Key=self.url.key(key), Body=data, **condition
-            )
-        except ClientError as error:
-            if condition and _code(error) in _CONDITION_FAILED:
-                return None
-            raise self._refused(error) from error
-        except BotoCoreError as error:
-            raise self._refused(error) from error
-        return str(answer["ETag"])
+        for turn in range(_CONFLICTS):
+            try:
+                answer = self._client.put_object(
+                    Bucket=self.url.bucket, Key=self.url.key(key), Body=data, **condition
+                )
+                return str(answer["ETag"])
+            except ClientError as error:
+                if condition and _code(error) in _CONDITION_FAILED:
+                    return None
+                # Another writer is at this key, and whether it will succeed is not known yet.
+                if _code(error) != _CONFLICT or turn == _CONFLICTS - 1:
+                    raise self._refused(error) from error
+            except BotoCoreError as error:
+                raise self._refused(error) from error
+        return None
 
     def get(self, key: str) -> bytes | None:
         """An object, or None where there is none."""

@@ -64,7 +64,8 @@ class Bucket(Protocol):
         """Write an object; its new tag, or None where the condition does not hold.
 
         ``if_match`` is the tag that ``get_tagged`` or an earlier ``put`` returned: of several
-        writers that saw the same object, one succeeds.
+        writers that saw the same object, one succeeds. Where an answer was lost on its way, None
+        may be said of a write that was done: who must know reads the object again.
         """
 
     def get(self, key: str) -> bytes | None:
