@@ -201,7 +201,7 @@ def test_any_history_reads_as_the_model_says(place: Place) -> None:
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(st.lists(steps, max_size=25))
+    @given(st.lists(steps, min_size=3, max_size=40))
     def check(history: list[tuple[object, ...]]) -> None:
         log = place.fresh()()
         try:

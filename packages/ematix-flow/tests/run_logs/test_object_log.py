@@ -138,6 +138,24 @@ def test_a_crash_between_any_two_writes_leaves_a_true_log(writes: int) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("writes", range(9))
+def test_what_failed_is_done_by_saying_it_again(writes: int) -> None:
+    bucket = CrashingBucket(writes)
+    log, one = ObjectRunLog(bucket), record(1)
+    done = one.closed("succeeded", finished_at=NOON)
+    for act, expected in ((lambda: log.begin(one), [one]), (lambda: log.finish(done), [])):
+        with contextlib.suppress(Crash):
+            act()
+        bucket.left = 1000
+        act()
+        assert log.running("orders") == expected
+        bucket.left = max(writes - 4, 0)
+    bucket.left = 1000
+    assert [log.list(), log.list(pipeline="orders"), log.get(one.run_id)] == [[done]] * 3
+    assert not [key for key in bucket.objects if key.startswith("open/")]
+    log.close()
+
+
 @pytest.mark.parametrize("writes", range(6))
 def test_a_crash_while_pruning_is_finished_the_next_time(writes: int) -> None:
     bucket = CrashingBucket(1000)

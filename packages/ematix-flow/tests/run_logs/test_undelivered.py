@@ -160,12 +160,12 @@ def test_delivering_twice_changes_nothing(log: Failing, folder: Path) -> None:
     waiting.keep("finished", record(1).closed("succeeded", finished_at=NOON))
     waiting.keep("begun", record(2))
     files = {f: f.read_bytes() for f in folder.glob("*.json")}
-    assert waiting.deliver(log) == 2
+    assert waiting.deliver(log) == 3
     before = log.list()
     log.finish(record(2).closed("succeeded", finished_at=NOON))
     for file, content in files.items():
         file.write_bytes(content)
-    assert waiting.deliver(log) == 2
+    assert waiting.deliver(log) == 3
     assert [r.status for r in before] == ["running", "succeeded"]
     assert [r.status for r in log.list()] == ["succeeded", "succeeded"]
 
@@ -189,6 +189,16 @@ def test_processes_that_deliver_at_once(folder: Path) -> None:
     waiting.deliver(log)
     assert sorted(log.told) == sorted(f"finish run-{n}" for n in range(10))
     assert waiting.files() == []
+
+
+def test_a_run_does_not_deliver_for_ever(log: Failing, folder: Path) -> None:
+    waiting = Undelivered(folder)
+    for number in range(4):
+        waiting.keep("finished", record(number).closed("failed", finished_at=NOON))
+    assert waiting.deliver(log, seconds=-1) == 0
+    assert len(waiting.files()) == 4
+    assert waiting.deliver(log) == 4
+    assert [r.run_id for r in log.list()] == ["run-3", "run-2", "run-1", "run-0"]
 
 
 WRITER = """

@@ -66,10 +66,11 @@ class ObjectRunLog:
         with self._lock:
             known = self._begun.get(entry)
             number = known[1] if known else self._next_number()
-            self._begun[entry] = record, number
         if known is None:
             # First how it is found: a record that nobody finds would never be settled.
             self._mark(entry, RUNNING, record, [entry.open_key])
+        with self._lock:
+            self._begun[entry] = record, number
         self._keep(entry, RUNNING, record, number)
 
     def heartbeat(self, run_id: str) -> None:

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import itertools
 import logging
+import math
 import os
 import threading
 import time
@@ -34,6 +35,9 @@ logger = logging.getLogger(__name__)
 _BEGUN, _FINISHED = "begun", "finished"
 _PAUSE = 30.0
 """Seconds for which a log that was down is not tried again: every try may take as long."""
+
+_PATIENCE = 5.0
+"""Seconds that a run spends at a time on delivering what others have left."""
 
 _numbers = itertools.count()
 Answer = TypeVar("Answer")
@@ -102,22 +106,26 @@ class Undelivered:
         except OSError:
             return []
 
-    def deliver(self, log: RunLog) -> int:
-        """Hand everything over, unless another process is at it; how many records that were."""
+    def deliver(self, log: RunLog, *, seconds: float = math.inf) -> int:
+        """Hand over what can be in that time, unless another process is at it; how many files."""
         if not self.files():
             return 0
         with self._locked(wait=False) as mine:
             if not mine:
                 return 0
-            waiting = self.waiting()
+            waiting, count = self.waiting(), 0
             ended = {k.about for k in waiting if k.what == _FINISHED}
+            deadline = time.monotonic() + seconds
             for kept in waiting:
+                if time.monotonic() > deadline:
+                    break
                 if kept.what == _FINISHED:
                     log.finish(kept.record)
                 elif kept.about not in ended and not _knows(log, kept.record):
                     log.begin(kept.record)
                 _remove(kept.file)
-            return len({k.about for k in waiting})
+                count += 1
+            return count
 
     def forget_begun(self, record: RunRecord) -> None:
         """Its end will tell all, and nobody may say after that end that it has begun."""
@@ -220,6 +228,12 @@ class BufferedRunLog:
         self._undelivered.deliver(log)
         return log
 
+    def _reached_soon(self) -> RunLog:
+        """The same for a run, which has better things to do than to deliver for all others."""
+        log = self._opened()
+        self._undelivered.deliver(log, seconds=_PATIENCE)
+        return log
+
     def close(self) -> None:
         """Deliver what can be delivered, and give back connections."""
         with self._lock:
@@ -256,7 +270,7 @@ class BufferedRunLog:
         if time.monotonic() < self._not_before:
             return None
         try:
-            return (act(self.reached()),)
+            return (act(self._reached_soon()),)
         except RunLogUnavailable as error:
             self._not_before = time.monotonic() + _PAUSE
             self._warn(str(error))
