@@ -262,7 +262,8 @@ class Schedule:
         schedule is as old as what counts as ``fresh``.
         """
         since = now - fresh if handled is None else handled
-        slots = self.between(since, now, most=self.catchup_limit)
+        every = self.catchup == "all" or self.jitter
+        slots = self.between(since, now, most=self.catchup_limit if every else 1)
         # A slot that still waits for its delay keeps those after it waiting.
         ready = list(itertools.takewhile(lambda slot: self.due_at(slot, name) <= now, slots))
         if self.catchup == "all":

@@ -31,7 +31,7 @@ LOCAL, SAIL, DISTRIBUTED = "local", "sail", "distributed"
 ENGINES = ("auto", LOCAL, SAIL, DISTRIBUTED)
 ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
 _PLACEMENT_KEYS = ("engine", "peers", "master", "master_secret")
-_PROJECT_KEYS = ("modules", "run_log", "run_log_keep", "tls", *_PLACEMENT_KEYS)
+_PROJECT_KEYS = ("name", "modules", "run_log", "run_log_keep", "tls", *_PLACEMENT_KEYS)
 _TLS_KEYS = ("cert", "key", "ca")
 # Settings of Spark that are not the user's to make, by how they begin, and what to do instead.
 _NOT_SPARKS = {
@@ -57,6 +57,7 @@ class ProjectSettings:
     folder: Path
     modules: tuple[str, ...] = ()
     run_log: str | None = None
+    name: str | None = None
     placement: Placement = field(default_factory=Placement)
     tls: TlsFiles | None = None
     run_log_keep: timedelta | None = None
@@ -105,12 +106,14 @@ def project_settings() -> ProjectSettings:
             f"{path}: modules in [project] must be a list of texts",
             fix='write for example modules = ["pipelines.py"]',
         )
-    run_log = table.get("run_log")
-    if not isinstance(run_log, str | None):
-        raise ConfigError(
-            f"{path}: run_log in [project] must be a text",
-            fix='write for example run_log = "sqlite://runs.db"',
-        )
+    examples = {"run_log": "sqlite://runs.db", "name": "shop"}
+    for key, example in examples.items():
+        if not isinstance(table.get(key), str | None) or table.get(key) == "":
+            raise ConfigError(
+                f"{path}: {key} in [project] must be a text",
+                fix=f'write for example {key} = "{example}"',
+            )
+    run_log, name = table.get("run_log"), table.get("name")
     kept = table.get("run_log_keep")
     if kept is not None:
         kept = duration(kept, f"{path}: run_log_keep in [project]")
@@ -118,7 +121,29 @@ def project_settings() -> ProjectSettings:
     transform = _section(path, "transform")
     _check_keys(transform, _PLACEMENT_KEYS, f"{path}: [transform]")
     placed = _first(_placed(transform, f"{path}: [transform]"), placed)
-    return ProjectSettings(path.parent, tuple(modules), run_log, placed, _tls(path, table), kept)
+    tls = _tls(path, table)
+    return ProjectSettings(path.parent, tuple(modules), run_log, name, placed, tls, kept)
+
+
+def origin_of(file: str) -> str:
+    """What tells pipelines of one name apart in a shared run log.
+
+    The name of the project, which is the same on all machines; else the file that declares them.
+    """
+    return project_settings().name or file
+
+
+def limits() -> dict[str, int]:
+    """How many pipelines with a tag may run at once, from ``[limits]`` of the project file."""
+    path = Path.cwd() / PROJECT_FILE
+    found = _section(path, "limits")
+    for tag, most in found.items():
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise ConfigError(
+                f"{path}: {tag} in [limits] must be a whole number from 1 upwards, not {most!r}",
+                fix=f"write for example {tag} = 2",
+            )
+    return dict(found)
 
 
 def calendar_named(name: str) -> frozenset[date]:
@@ -380,7 +405,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}", fix="check its permissions"
         ) from error
-    known = ("calendars", "connections", "project", "pipelines", "spark", "transform")
+    known = ("calendars", "connections", "limits", "project", "pipelines", "spark", "transform")
     for key in content:
         if key not in known:
             raise UnknownName(f"{path} has no section [{key}]", fix=nearest(key, known))

@@ -18,11 +18,11 @@ from ematix_flow.declaring_options import (
     load_options,
 )
 from ematix_flow.declaring_transforms import shown
-from ematix_flow.errors import ConfigError, DeclarationError, UnknownName
-from ematix_flow.model import LoadOptions, RetryPolicy, Table, TargetSpec
+from ematix_flow.errors import ConfigError, DeclarationError
+from ematix_flow.model import LoadOptions, Table, TargetSpec
 from ematix_flow.peers import Placement, check_master, check_peers
 from ematix_flow.pipeline import Pipeline
-from ematix_flow.registry import Broken, active_registry
+from ematix_flow.registry import active_registry
 from ematix_flow.table import ManagedTable
 from ematix_flow.target import Target
 
@@ -75,32 +75,6 @@ def check_function(function: Callable[..., Any], source_table: str | None) -> Fu
     if source_table is not None and not is_text(source_table):
         raise DeclarationError("source_table= must be a text", fix='write "schema.table"')
     return function_shape(function)
-
-
-def retry_policy(retry: Mapping[str, Any] | None) -> RetryPolicy | None:
-    """A typed policy from ``retry={…}``; unknown keys are errors."""
-    if retry is None:
-        return None
-    if not isinstance(retry, Mapping):
-        raise DeclarationError(
-            f"retry= must be a dictionary, not {retry!r}", fix='write retry={"max_attempts": 3}'
-        )
-    known = [f.name for f in dataclasses.fields(RetryPolicy)]
-    for key, value in retry.items():
-        if key not in known:
-            raise UnknownName(f"retry has no key {key!r}", fix=nearest(key, known))
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            raise DeclarationError(
-                f"retry[{key!r}] must be a number from 0 upwards, not {value!r}",
-                fix=f"write for example retry={{{key!r}: 3}}",
-            )
-    policy = RetryPolicy(**retry)
-    if not isinstance(policy.max_attempts, int) or policy.max_attempts < 1:
-        raise DeclarationError(
-            "retry['max_attempts'] must be a whole number from 1 upwards",
-            fix="write 1 for a single try",
-        )
-    return policy
 
 
 def target_specs(given: Mapping[str, Any], options: LoadOptions) -> tuple[TargetSpec, ...]:
@@ -197,23 +171,6 @@ def connection_name(option: str, value: object) -> str | None:
             fix="give one of them another name=",
         )
     return value.name
-
-
-def pipeline_names(value: object) -> tuple[str, ...]:
-    """The names in ``depends_on=``; pipelines may be given as such."""
-    entries = () if value is None else value
-    if not isinstance(entries, list | tuple):
-        raise DeclarationError(
-            f"depends_on= must be a list of pipelines, not {shown(value)}",
-            fix=f"write depends_on=[{value!r}]" if isinstance(value, str) else "put it in a list",
-        )
-    for entry in entries:
-        if not is_text(entry) and not isinstance(entry, Pipeline | Broken):
-            raise DeclarationError(
-                f"depends_on= takes pipelines or their names, not {shown(entry)}",
-                fix='write for example ["load_orders"]',
-            )
-    return tuple(e if isinstance(e, str) else e.name for e in entries)
 
 
 def _mapped(spec: TargetSpec, value: object) -> TargetSpec:

@@ -15,13 +15,16 @@ from ematix_flow.connections import Connection, build_connection, nearest
 from ematix_flow.declaring import (
     check_function,
     connection_name,
-    pipeline_names,
     placement,
-    retry_policy,
     target_specs,
 )
 from ematix_flow.declaring_columns import check_target
 from ematix_flow.declaring_options import load_options
+from ematix_flow.declaring_running import (
+    dependencies,
+    retry_policy,
+    tag_names,
+)
 from ematix_flow.declaring_schedule import schedule_of
 from ematix_flow.declaring_transforms import (
     check_limits,
@@ -94,9 +97,12 @@ def pipeline(
     excluded_days: Sequence[date | str] | str | None = None,
     catchup: str = "last",
     catchup_limit: int = 100,
-    depends_on: Sequence[str | Pipeline] | None = None,
+    depends_on: Sequence[str | Pipeline | tuple[str | Pipeline, str]]
+    | Mapping[str, str]
+    | None = None,
     upstream_freshness_secs: int | None = None,
     retry: Mapping[str, Any] | None = None,
+    tags: Sequence[str] = (),
     keys: Sequence[str] | None = None,
     update_columns: Sequence[str] | None = None,
     compare_columns: Sequence[str] | None = None,
@@ -263,7 +269,8 @@ def _spec_of(
         continue_on_target_failure=given["continue_on_target_failure"],
         options=options,
         schedule=schedule,
-        depends_on=pipeline_names(given["depends_on"]),
+        depends_on=dependencies(given["depends_on"]),
+        tags=tag_names(given["tags"]),
         retry=retry_policy(given["retry"]),
         upstream_freshness_secs=given["upstream_freshness_secs"],
         placement=placement(given),

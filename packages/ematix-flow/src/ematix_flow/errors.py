@@ -56,6 +56,8 @@ class EmatixError(Exception):
     """Base of the tree. ``str()`` is one sentence a user can act on."""
 
     exit_code = 1
+    # Whether the same run, a little later, may well succeed.
+    transient = False
 
     def __init__(self, what: str, *, fix: str = "", where: SourceLocation | None = None) -> None:
         super().__init__(what)
@@ -215,6 +217,7 @@ class Transient(BackendError):
     was asked for, the load is known to be ``uncommitted``.
     """
 
+    transient = True
     unanswered = False
     uncommitted = False
 
@@ -226,6 +229,8 @@ class Permanent(BackendError):
 class EngineError(EmatixError):
     """Spark, its JVM or one of its Python workers failed."""
 
+    transient = True
+
 
 class RunError(EmatixError):
     """The run itself could not go on."""
@@ -234,9 +239,13 @@ class RunError(EmatixError):
 class Fenced(RunError):
     """Another run of the same pipeline committed first; this one may not commit."""
 
+    transient = True
+
 
 class Undecided(RunError):
     """The commit was cut short and the target could not be asked what became of it."""
+
+    transient = True
 
 
 class TargetsFailed(RunError):

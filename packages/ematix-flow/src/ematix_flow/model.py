@@ -153,6 +153,10 @@ class TargetSpec:
     column_map: Mapping[str, str] = field(default_factory=dict)
 
 
+# How a pipeline may have to end for those that depend on it.
+CONDITIONS = ("success", "completed", "failed")
+
+
 @dataclass(frozen=True)
 class RetryPolicy:
     """How often and how far apart a failed run is tried again."""
@@ -161,6 +165,25 @@ class RetryPolicy:
     backoff_seconds: float = 0.0
     backoff_factor: float = 1.0
     max_backoff_seconds: float | None = None
+    linear: bool = False
+    jitter: float = 0.0
+    retry_on: tuple[str, ...] = ("transient",)
+
+    def pause_after(self, attempt: int) -> float:
+        """How many seconds after a failed attempt the next one begins, without the jitter."""
+        factor = attempt if self.linear else self.backoff_factor ** (attempt - 1)
+        most = float("inf") if self.max_backoff_seconds is None else self.max_backoff_seconds
+        return min(self.backoff_seconds * factor, most)
+
+    def covers(self, error: BaseException) -> bool:
+        """Whether a failure by this error is one after which it is tried again."""
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        transient = bool(getattr(error, "transient", False))
+        return (
+            "any" in self.retry_on
+            or (transient and "transient" in self.retry_on)
+            or bool(kinds & set(self.retry_on))
+        )
 
 
 @dataclass(frozen=True)
@@ -180,7 +203,8 @@ class PipelineSpec:
     continue_on_target_failure: bool = False
     options: LoadOptions = field(default_factory=LoadOptions)
     schedule: Schedule | None = None
-    depends_on: tuple[str, ...] = ()
+    depends_on: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
     retry: RetryPolicy | None = None
     upstream_freshness_secs: int | None = None
     placement: Placement = field(default_factory=Placement)

@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.errors import SourceLocation
 from ematix_flow.model import PipelineSpec
 
 if TYPE_CHECKING:
+    from ematix_flow.run.log import RunLog
     from ematix_flow.run.preview import Preview
     from ematix_flow.run.result import RunResult, StepResult
     from ematix_flow.run.validate import Validation
+    from ematix_flow.schedule.due import RunDueResult
+
+
+def run_due_with_dag_detailed(
+    due: Iterable[str | Pipeline] | None = None,
+    *,
+    now: datetime | None = None,
+    run_log: str | RunLog | None = None,
+    max_parallel: int = 1,
+) -> RunDueResult:
+    """Run what is due of the pipelines that are declared in this process, or of some of them.
+
+    Each runs after those it depends on, and each slot once, however often and from however many
+    machines this is called, as long as they share a run log.
+    """
+    from ematix_flow.config import limits
+    from ematix_flow.registry import active_registry
+    from ematix_flow.run.log import open_run_log
+    from ematix_flow.schedule.due import How, run_due
+
+    registry = active_registry()
+    names = (
+        registry.pipelines if due is None else [p if isinstance(p, str) else p.name for p in due]
+    )
+    specs = [registry.pipeline(name).spec for name in names]
+    how = How(max_parallel=max_parallel, limits=limits())
+    if run_log is not None and not isinstance(run_log, str):
+        return run_due(specs, run_log, now=now, how=how)
+    with contextlib.closing(open_run_log(run_log)) as log:
+        return run_due(specs, log, now=now, how=how)
 
 
 class Pipeline:

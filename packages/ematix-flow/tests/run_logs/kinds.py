@@ -5,13 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from ematix_flow.connections import build_connection
 from ematix_flow.run.buckets import BucketUrl, open_bucket
+from ematix_flow.run.database_log import DatabaseRunLog
 from ematix_flow.run.log import MemoryRunLog, RunLog
 from ematix_flow.run.object_log import ObjectRunLog
+from ematix_flow.run.records import utc_now
 from ematix_flow.run.sqlite_log import SqliteRunLog
 
 OpenLog = Callable[[], RunLog]
@@ -63,6 +67,9 @@ class MemoryBucket:
     def delete(self, key: str) -> None:
         self.asked.append("delete")
         self.objects.pop(key, None)
+
+    def clock(self) -> datetime:
+        return utc_now()
 
     def close(self) -> None:
         """Nothing is open."""
@@ -120,10 +127,38 @@ def _store(kind: str) -> Callable[[pytest.FixtureRequest, Path], Callable[[], Op
     return place
 
 
+def _server(kind: str) -> Callable[[pytest.FixtureRequest, Path], Callable[[], OpenLog]]:
+    def place(request: pytest.FixtureRequest, _: Path) -> Callable[[], OpenLog]:
+        server = request.getfixturevalue(kind)
+
+        def fresh() -> OpenLog:
+            connection = build_connection("log", {"url": server.create_database()})
+            return lambda: DatabaseRunLog(connection)
+
+        return fresh
+
+    return place
+
+
+def _duckdb(_: pytest.FixtureRequest, folder: Path) -> Callable[[], OpenLog]:
+    numbers = itertools.count()
+
+    def fresh() -> OpenLog:
+        url = f"duckdb://{folder}/log-{next(numbers)}.duckdb"
+        connection = build_connection("log", {"url": url})
+        return lambda: DatabaseRunLog(connection)
+
+    return fresh
+
+
 # What makes the place of a log, how many random histories it is tried with, the servers it needs.
 KINDS: dict[str, tuple[Callable[..., Callable[[], OpenLog]], int, tuple[str, ...]]] = {
     "memory": (_memory, 100, ()),
     "sqlite": (_sqlite, 40, ()),
+    "duckdb": (_duckdb, 4, ()),
+    "postgres": (_server("postgres"), 8, ("postgres",)),
+    "mysql": (_server("mysql"), 8, ("mysql",)),
+    "mariadb": (_server("mariadb"), 8, ("mariadb",)),
     "bucket in memory": (_bucket, 100, ()),
     "s3": (_store("s3"), 8, ("s3",)),
     "gcs": (_store("gcs"), 8, ("gcs",)),

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from ematix_flow.errors import ConfigError, UnknownName
 from ematix_flow.run.ids import new_run_id
-from ematix_flow.run.log import RunLog
-from ematix_flow.run.records import RunRecord
+from ematix_flow.run.log import RunLog, last_of
+from ematix_flow.run.records import RunRecord, utc_now
+from ematix_flow.run.turns import Key, Standing, Turn
 from run_logs.kinds import Place
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
@@ -286,6 +287,92 @@ def test_of_many_that_end_one_run_the_first_is_believed(place: Place) -> None:
     at_once([lambda r=r: end(r) for r in ends])  # type: ignore[misc]
     log = open_log()
     assert len({r.bytes for r in [*seen, *log.get("0a")]}) == 1
+    log.close()
+
+
+def test_a_turn_is_changed_by_whoever_has_seen_it(place: Place) -> None:
+    open_log = place.fresh()
+    log, other = open_log(), open_log()
+    key, long = Key("shop", "a b/é"), Key("shop", "p" * 200)
+    first = Turn(slot=NOON, state="succeeded", attempt=1)
+    log.enter({key: first, long: Turn(paused=True)})
+    other.enter({key: Turn(slot=NOON + timedelta(days=1)), long: Turn()})
+    entered = other.standings(["shop", "nothing"])
+    assert entered == {
+        key: Standing(None, dataclasses.replace(first, epoch=1)),
+        long: Standing(None, Turn(paused=True, epoch=1)),
+    }
+    seen = entered[key].turn
+    claimed = dataclasses.replace(
+        seen,
+        state="claimed",
+        token="t",
+        holder="h:1",
+        run_id="r",
+        retry_at=NOON,
+        expires_at=NOON + timedelta(microseconds=1),
+    )
+    assert log.move(key, seen, claimed)
+    assert not other.move(key, seen, claimed)
+    assert other.standings(["shop"])[key].turn == dataclasses.replace(claimed, epoch=2)
+    unseen = Key("other", "new")
+    assert log.move(unseen, Turn(), first)
+    assert not other.move(unseen, Turn(), first)
+    assert set(log.standings(["shop", "other"])) == {key, long, unseen}
+    log.close()
+    other.close()
+
+
+def test_of_all_who_claim_a_turn_one_does(place: Place) -> None:
+    open_log = place.fresh()
+    key = Key("shop", "orders")
+    log = open_log()
+    log.enter({key: Turn(slot=NOON)})
+    winners: list[int] = []
+    claimants, rounds = 6, 4
+
+    def claim(number: int) -> None:
+        mine = open_log()
+        for turn in range(rounds):
+            seen = Turn(slot=NOON, epoch=turn + 1)
+            # Whoever is too early for a round has seen what is not there yet, and does not win.
+            while mine.standings(["shop"])[key].turn.epoch < seen.epoch:
+                pass
+            if mine.move(key, seen, dataclasses.replace(seen, token=f"{number} {turn}")):
+                winners.append(turn)
+        mine.close()
+
+    at_once([lambda n=n: claim(n) for n in range(claimants)])  # type: ignore[misc]
+    assert sorted(winners) == list(range(rounds))
+    log.close()
+
+
+def test_a_standing_tells_of_the_last_run(place: Place) -> None:
+    log = place.fresh()()
+    key = Key("shop", "orders")
+    for number, end in enumerate(["succeeded", "failed", None]):
+        record = RunRecord(
+            run_id=f"r{number}",
+            pipeline="orders",
+            target="t",
+            trigger="cli",
+            started_at=NOON + timedelta(minutes=number),
+            declared_in="shop",
+        )
+        log.begin(record)
+        if end:
+            record = record.closed(end, finished_at=NOON + timedelta(hours=1))
+            log.finish(record)
+        assert log.standings(["shop"]) == {key: Standing(last_of(record), Turn())}
+    assert log.standings(["elsewhere"]) == {}
+    log.close()
+
+
+def test_the_clock_is_about_right(place: Place) -> None:
+    log = place.fresh()()
+    before = utc_now()
+    shown = log.clock()
+    assert before - timedelta(seconds=2) < shown < utc_now() + timedelta(seconds=2)
     log.close()
 
 

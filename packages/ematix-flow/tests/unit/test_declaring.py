@@ -10,10 +10,10 @@ import pytest
 from ematix_flow.declaring import (
     check_function,
     function_shape,
-    retry_policy,
 )
 from ematix_flow.declaring_options import MODES, check_mode, load_options
-from ematix_flow.errors import UnknownName
+from ematix_flow.declaring_running import dependencies, retry_policy
+from ematix_flow.errors import BadValue, Transient, UnknownName
 from ematix_flow.model import LoadOptions, RetryPolicy
 
 
@@ -81,3 +81,39 @@ def test_options_become_tuples_and_seconds() -> None:
 def test_no_retry_is_none_and_an_empty_one_the_default() -> None:
     assert retry_policy(None) is None
     assert retry_policy({}) == RetryPolicy()
+
+
+@pytest.mark.parametrize(
+    ("given", "pauses"),
+    [
+        ({"backoff_seconds": 30, "backoff_factor": 2.0}, [30, 60, 120, 240]),
+        ({"backoff": "fixed", "base_secs": 5}, [5, 5, 5, 5]),
+        ({"backoff": "linear", "base_secs": 5}, [5, 10, 15, 20]),
+        ({"backoff": "exponential", "base_secs": 5, "max_backoff_secs": 18}, [5, 10, 18, 18]),
+        ({"backoff": "exponential", "base_secs": 1, "backoff_factor": 3}, [1, 3, 9, 27]),
+    ],
+)
+def test_pauses_between_attempts(given: dict[str, Any], pauses: list[float]) -> None:
+    policy = retry_policy({"max_attempts": 5, **given})
+    assert policy is not None
+    assert [policy.pause_after(n) for n in range(1, 5)] == pauses
+
+
+def test_dependencies_with_and_without_conditions() -> None:
+    meant = {"a": "success", "b": "completed"}
+    assert dependencies(["a", ("b", "completed")]) == meant
+    assert dependencies(meant) == meant
+    assert dependencies(None) == dependencies([]) == {}
+
+
+def test_which_errors_are_tried_again() -> None:
+    lost = Transient("gone", connection="w")
+    for retry_on, covered in {
+        "transient": [True, False],
+        "any": [True, True],
+        ("DataError",): [False, True],
+        ("transient", "BadValue"): [True, True],
+    }.items():
+        policy = retry_policy({"retry_on": retry_on})
+        assert policy is not None
+        assert [policy.covers(lost), policy.covers(BadValue("x"))] == covered

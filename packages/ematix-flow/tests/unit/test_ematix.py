@@ -168,7 +168,7 @@ class TestPipelines:
             "warehouse",
             "append",
         )
-        assert (spec.retry, spec.depends_on) == (None, ())
+        assert (spec.retry, spec.depends_on) == (None, {})
 
     def test_job_is_another_word(self) -> None:
         @ematix.job(target=Orders, target_connection="warehouse")
@@ -227,7 +227,7 @@ class TestPipelines:
         assert (held.name, spec.source, spec.source_table) == ("nightly", "raw", "raw.orders")
         assert spec.targets[0].column_map == {"order_id": "id"}
         assert spec.schedule == Schedule("0 2 * * *", "Europe/Berlin")
-        assert spec.depends_on == ("extract", "other")
+        assert spec.depends_on == {"extract": "success", "other": "success"}
         assert spec.upstream_freshness_secs == 3600
         assert spec.retry == RetryPolicy(max_attempts=5, backoff_seconds=30, backoff_factor=2.0)
         assert spec.options.keys == ("order_id",)
@@ -297,6 +297,22 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"schedule": "@daily", "excluded_days": "hols"}, "there is no calendar 'hols'; write it into"),
     ({"depends_on": "extract"}, "depends_on= must be a list of pipelines, not 'extract'; write d"),
     ({"depends_on": [5]}, "depends_on= takes pipelines or their names, not int"),
+    ({"depends_on": [("a", "done")]}, "depends_on= cannot wait for 'done'; known are"),
+    ({"depends_on": [("a", "failed", 1)]}, "depends_on= has an entry of 3 parts"),
+    ({"depends_on": ["a", ("a", "failed")]}, "depends_on= names 'a' with two conditions"),
+    ({"tags": "heavy"}, "tags= must be a list of texts, not 'heavy'"),
+    ({"retry": {"backoff": "quick"}}, "retry['backoff'] cannot be 'quick'; use one of fixed"),
+    (
+        {"retry": {"backoff": "linear", "backoff_factor": 2}},
+        "retry['backoff_factor'] does not go with retry['backoff']='linear'",
+    ),
+    (
+        {"retry": {"base_secs": 1, "backoff_seconds": 2}},
+        "retry has both 'backoff_seconds' and another spelling of it",
+    ),
+    ({"retry": {"jitter": 3}}, "retry['jitter'] must be from 0 to 1, not 3"),
+    ({"retry": {"retry_on": 5}}, "retry['retry_on'] must be a list of error classes, not 5"),
+    ({"retry": {"retry_on": ["Transitn"]}}, "retry['retry_on'] names 'Transitn', which is no err"),
     ({"retry": 3}, "retry= must be a dictionary, not 3"),
     ({"retry": {"max_attempt": 3}}, "retry has no key 'max_attempt'; did you mean 'max_attempts'"),
     ({"retry": {"max_attempts": 0}}, "retry['max_attempts'] must be a whole number from 1 upwards"),

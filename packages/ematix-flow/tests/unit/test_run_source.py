@@ -9,7 +9,7 @@ from pathlib import Path
 from ematix_flow import DuckDBConnection, ObjectStoreLocalConnection
 from ematix_flow.backends.base import SourceQuery
 from ematix_flow.backends.loading import load_backend
-from ematix_flow.run import sqlite_log
+from ematix_flow.run import sql_log, sqlite_log
 from ematix_flow.run.provenance import source_text
 from ematix_flow.run.records import RunRecord
 from ematix_flow.run.sqlite_log import SqliteRunLog
@@ -42,8 +42,8 @@ def test_a_log_from_before_is_brought_forward(tmp_path: Path) -> None:
             raw.execute(statement)
         raw.execute("CREATE TABLE schema_version (version INTEGER NOT NULL)")
         raw.execute("INSERT INTO schema_version VALUES (1)")
-        names = [c for c in sqlite_log._COLUMNS if c != "source"]
-        row = sqlite_log._row_of(record())
+        names = [c for c in sql_log.COLUMNS if c != "source"]
+        row = sql_log.row_of(record())
         marks = ", ".join("?" * len(names))
         raw.execute(
             f"INSERT INTO runs ({', '.join(names)}) VALUES ({marks})", [row[n] for n in names]

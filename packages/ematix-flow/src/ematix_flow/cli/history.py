@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ematix_flow import config
 from ematix_flow.cli.options import (
     common_options,
     complete_pipeline,
@@ -42,7 +43,11 @@ def status(*, modules: tuple[str, ...], run_log: Callable[[], RunLog], output: s
     for error in project.errors:
         complain(str(error))
     found = [
-        (p.spec, log.last(p.name, declared_in=p.spec.location.file), next_due(p.spec, now))
+        (
+            p.spec,
+            log.last(p.name, declared_in=config.origin_of(p.spec.location.file)),
+            next_due(p.spec, now),
+        )
         for p in project.pipelines
     ]
     if output == "json":

@@ -22,6 +22,10 @@ _MISUSED = 2
 COMMANDS = {
     "list": ("listing:list_pipelines", "Show the pipelines of the project."),
     "run": ("running:run", "Run pipelines, all or some, in order of their dependencies."),
+    "run-due": ("due:run_due", "Run what is due by schedule, every slot once."),
+    "reset": ("due:reset", "Let pipelines that have given up go on."),
+    "pause": ("due:pause", "Let no schedule run pipelines for a while."),
+    "resume": ("due:resume", "Let schedules run paused pipelines again."),
     "explain": ("asking:explain", "Tell how and on which engine rows would move, and why."),
     "preview": ("asking:preview", "Show what a run would do, without loading a row."),
     "dry-run": ("asking:dry_run", "Do everything but the commit, and count the changes."),

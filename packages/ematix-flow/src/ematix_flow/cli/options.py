@@ -136,7 +136,7 @@ def run_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         def open_chosen() -> RunLog:
             from ematix_flow.run.log import NullRunLog, open_run_log
 
-            log: RunLog = NullRunLog() if none else open_run_log(url or path)
+            log: RunLog = NullRunLog(asked_for=True) if none else open_run_log(url or path)
             click.get_current_context().call_on_close(log.close)
             return log
 

@@ -120,12 +120,12 @@ def run(
     """
     parameters = _parameters(params)
     project = load(modules)
-    refused = _refused(project)
+    refused = refused_pipelines(project)
     chosen = _chosen(project, refused, names)
     outcome = _Outcome()
     if not names:
         outcome.skipped |= {name: str(error) for name, error in refused.items()}
-    with _terminated_like_interrupted():
+    with terminated_like_interrupted():
         how = _How(parameters, run_log(), all_targets=all_targets, show=output == "text")
         _run_all(chosen, project, how, outcome)
         _tidy(how.log)
@@ -157,7 +157,7 @@ def _parameters(params: Sequence[str]) -> dict[str, str]:
     return parameters
 
 
-def _refused(project: Project) -> dict[str, DeclarationError]:
+def refused_pipelines(project: Project) -> dict[str, DeclarationError]:
     """The pipelines that cannot run as declared, each with its reason."""
     refused = {name: broken.error for name, broken in project.registry.broken.items()}
     specs = {p.name: p.spec for p in project.pipelines}
@@ -265,7 +265,7 @@ def _run_each(
         else:
             outcome.ran.append(result)
             if how.show:
-                _tell(result)
+                tell_result(result)
 
 
 def _note_failure(name: str, error: EmatixError, outcome: _Outcome) -> None:
@@ -288,7 +288,8 @@ def _with_pipeline(name: str, error: EmatixError) -> str:
     return f"{place}pipeline '{name}': {text.removeprefix(place)}"
 
 
-def _tell(result: RunResult) -> None:
+def tell_result(result: RunResult) -> None:
+    """Say in a line for each target what a run has done."""
     for target in result.targets.values():
         say(f"{_line(result, target)}")
     if len(result.targets) > 1:
@@ -330,7 +331,7 @@ def _summary(outcome: _Outcome) -> str:
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
+def terminated_like_interrupted() -> Iterator[None]:
     """SIGTERM ends a run as Ctrl-C does: cancelled, cleaned up, recorded."""
 
     def interrupt(*_: object) -> None:

@@ -147,15 +147,19 @@ def _spare_numpy() -> None:
     from py4j import protocol
     from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
 
+    def loaded(kind: str) -> Any:
+        # While another thread imports it, numpy is there without its types.
+        return getattr(sys.modules.get("numpy"), kind, None)
+
     class LazyArrayConverter(NumpyArrayConverter):
         def can_convert(self, obj: Any) -> bool:
-            numpy = sys.modules.get("numpy")
-            return numpy is not None and isinstance(obj, numpy.ndarray) and obj.ndim == 1
+            kind = loaded("ndarray")
+            return kind is not None and isinstance(obj, kind) and obj.ndim == 1
 
     class LazyScalarConverter(NumpyScalarConverter):
         def can_convert(self, obj: Any) -> bool:
-            numpy = sys.modules.get("numpy")
-            return numpy is not None and isinstance(obj, numpy.generic)
+            kind = loaded("generic")
+            return kind is not None and isinstance(obj, kind)
 
     lazy = {NumpyArrayConverter: LazyArrayConverter, NumpyScalarConverter: LazyScalarConverter}
     converters = protocol.INPUT_CONVERTER

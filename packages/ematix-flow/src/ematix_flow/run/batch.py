@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ematix_flow import config
@@ -84,6 +85,9 @@ def run_pipeline(
     on_plan: OnPlan = lambda plan: None,
     purpose: Purpose = ORDINARY,
     all_targets: bool | None = None,
+    slot: datetime | None = None,
+    attempt: int = 1,
+    run_id: str | None = None,
 ) -> RunResult:
     """Run a pipeline now. Raises an ``EmatixError`` if it fails.
 
@@ -92,7 +96,7 @@ def run_pipeline(
     loaded whatever their rows, without it they are left alone whatever their rows.
     """
     watch = _Watch(progress, announce, on_plan, purpose)
-    run = RunInfo(id=new_run_id(), parameters=dict(parameters or {}))
+    run = RunInfo(id=run_id or new_run_id(), slot=slot, parameters=dict(parameters or {}))
     if dry_run:
         with placed(spec):
             return _execute(spec, run, watch, Journal(spec), dry_run=True)
@@ -102,7 +106,7 @@ def run_pipeline(
             run_log = open_run_log()
             stack.callback(run_log.close)
         settle_lost_runs(run_log, spec)
-        records = opened_records(spec, run, trigger)
+        records = opened_records(spec, run, trigger, attempt=attempt)
         several = len(spec.targets) > 1 and purpose == ORDINARY
         loaded = already_loaded(run_log, spec, records) if several and not all_targets else {}
         journal = Journal(spec, run_log, records, loaded, digested=several)
@@ -111,7 +115,7 @@ def run_pipeline(
             for label in loaded:
                 journal.skip(label)
         stack.enter_context(capture_run_log(run.id))
-        stack.enter_context(_heartbeats(run_log, run.id))
+        stack.enter_context(heartbeats(run_log, run.id))
         logger.info("run of %s into %s started", spec.name, ", ".join(spec.target_labels))
         try:
             result = _execute(spec, run, watch, journal, dry_run=False)
@@ -365,7 +369,7 @@ def _shown(
 
 
 @contextlib.contextmanager
-def _heartbeats(run_log: RunLog, run_id: str) -> Iterator[None]:
+def heartbeats(run_log: RunLog, run_id: str) -> Iterator[None]:
     """Say that the run is alive until it is not."""
     ended = threading.Event()
 

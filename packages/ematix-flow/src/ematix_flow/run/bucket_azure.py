@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from azure.core import MatchConditions
@@ -19,7 +20,7 @@ from azure.storage.blob import BlobServiceClient
 
 from ematix_flow.errors import RunLogUnavailable
 from ematix_flow.redaction import remember_secret
-from ematix_flow.run.buckets import BucketUrl, unavailable
+from ematix_flow.run.buckets import CLOCK, BucketUrl, unavailable
 
 _FORBIDDEN = 403
 _CONDITION_FAILED = (409, 412)
@@ -107,6 +108,15 @@ class AzureBucket:
                 raise self._refused(error) from error
         except AzureError as error:
             raise self._refused(error) from error
+
+    def clock(self) -> datetime:
+        """The time by the store's own clock."""
+        blob = self._container.get_blob_client(self.url.key(CLOCK))
+        try:
+            written: datetime = blob.upload_blob(b"", overwrite=True)["date"]
+        except AzureError as error:
+            raise self._refused(error) from error
+        return written
 
     def close(self) -> None:
         """Give back connections."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from google.api_core.exceptions import (
@@ -19,7 +20,7 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from requests.exceptions import RequestException
 
 from ematix_flow.errors import RunLogUnavailable
-from ematix_flow.run.buckets import BucketUrl, unavailable
+from ematix_flow.run.buckets import CLOCK, BucketUrl, unavailable
 
 _FAILURES = (GoogleAPIError, GoogleAuthError, RequestException, OSError)
 # A run must not wait long for a log that is down: its records are kept meanwhile.
@@ -112,6 +113,16 @@ class GcsBucket:
             return
         except _FAILURES as error:
             raise self._refused(error) from error
+
+    def clock(self) -> datetime:
+        """The time by the store's own clock."""
+        blob = self._bucket.blob(self.url.key(CLOCK))
+        try:
+            blob.upload_from_string(b"", timeout=_TIMEOUT, retry=_RETRY)
+        except _FAILURES as error:
+            raise self._refused(error) from error
+        written: datetime = blob.updated
+        return written
 
     def close(self) -> None:
         """Give back connections."""

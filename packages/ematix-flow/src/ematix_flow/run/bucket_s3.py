@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import boto3
@@ -11,7 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from ematix_flow.errors import RunLogUnavailable
-from ematix_flow.run.buckets import BucketUrl, unavailable
+from ematix_flow.run.buckets import CLOCK, BucketUrl, unavailable
 
 _REASONS = {
     "NoSuchBucket": "there is no such bucket",
@@ -113,6 +115,16 @@ class S3Bucket:
             self._client.delete_object(Bucket=self.url.bucket, Key=self.url.key(key))
         except (BotoCoreError, ClientError) as error:
             raise self._refused(error) from error
+
+    def clock(self) -> datetime:
+        """The time by the store's own clock."""
+        try:
+            answer = self._client.put_object(
+                Bucket=self.url.bucket, Key=self.url.key(CLOCK), Body=b""
+            )
+        except (BotoCoreError, ClientError) as error:
+            raise self._refused(error) from error
+        return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
 
     def close(self) -> None:
         """Give back connections."""

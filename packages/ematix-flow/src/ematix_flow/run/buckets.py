@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 from urllib.parse import parse_qsl, unquote
 
@@ -79,6 +80,9 @@ class Bucket(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove an object, if it is there."""
+
+    def clock(self) -> datetime:
+        """The time by the store's own clock, to the second."""
 
     def close(self) -> None:
         """Give back connections."""
@@ -155,6 +159,10 @@ _OPENERS: dict[str, Callable[[BucketUrl], Bucket]] = {
     GCS: _open_gcs,
     AZURE: _open_azure,
 }
+
+
+CLOCK = "clock"
+"""The object that is written to learn the time."""
 
 
 def unavailable(url: BucketUrl, reason: str, *, fix: str = "") -> RunLogUnavailable:

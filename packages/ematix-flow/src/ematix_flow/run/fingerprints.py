@@ -25,7 +25,15 @@ _NULL = "'~'"
 # Newer servers of MySQL no longer have MD5, and SQLite has only what this system gives it.
 _HASHES = {"mysql": "SHA2(line, 256)", "sqlite": "ematix_sha256(line)"}
 # What only tells where a declaration stands, and when and where it runs.
-_BESIDE = ("location", "doc", "schedule", "depends_on", "retry", "placement")
+_BESIDE = (
+    "location",
+    "doc",
+    "schedule",
+    "depends_on",
+    "retry",
+    "placement",
+    "tags",
+)
 
 
 def declaration_fingerprint(spec: PipelineSpec) -> str:

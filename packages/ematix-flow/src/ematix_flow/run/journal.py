@@ -26,17 +26,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def opened_records(spec: PipelineSpec, run: RunInfo, trigger: str) -> dict[str, RunRecord]:
+def opened_records(
+    spec: PipelineSpec, run: RunInfo, trigger: str, *, attempt: int = 1
+) -> dict[str, RunRecord]:
     """One record for each target of a run that starts now."""
+    origin = config.origin_of(spec.location.file)
     return {
         label: RunRecord.opened(
             run_id=run.id,
             pipeline=spec.name,
             target=label,
-            trigger=trigger,
             parameters=run.parameters,
             mode=target.mode,
-            declared_in=spec.location.file,
+            declared_in=origin,
+            trigger=trigger,
+            slot=run.slot,
+            attempt=attempt,
         )
         for label, target in zip(spec.target_labels, spec.targets, strict=True)
     }
@@ -173,11 +178,13 @@ class Journal:
         if waiting:
             parts.append(f"not tried: {', '.join(waiting)}")
         first = next(iter(self.errors.values()))
-        return TargetsFailed(
+        failed_by = TargetsFailed(
             f"pipeline {self.spec.name!r}: {', '.join(parts)}",
             results=self.results,
             fix=first.fix or "correct this and run it again: only what is missing is loaded",
         )
+        failed_by.transient = all(error.transient for error in self.errors.values())
+        return failed_by
 
     def _result(self, label: str, status: str, **fields: Any) -> TargetResult:
         target = self.spec.targets[self.spec.target_labels.index(label)]
@@ -206,11 +213,11 @@ def _source_of(plan: Plan) -> str:
 
 def settle_lost_runs(run_log: RunLog, spec: PipelineSpec) -> None:
     """Ask the targets about runs of this pipeline that died: their word decides."""
-    now = utc_now()
+    now, origin = utc_now(), config.origin_of(spec.location.file)
     lost = [
         r
         for r in run_log.running(spec.name)
-        if effective_status(r, now) == "lost" and r.declared_in == spec.location.file
+        if effective_status(r, now) == "lost" and r.declared_in == origin
     ]
     for label, target in zip(spec.target_labels, spec.targets, strict=True):
         here = [r for r in lost if r.target == label]
@@ -235,6 +242,30 @@ def settle_lost_runs(run_log: RunLog, spec: PipelineSpec) -> None:
             logger.warning("lost runs of %s could not be settled: %s", spec.name, error)
 
 
+def settle_run(run_log: RunLog, spec: PipelineSpec, run_id: str) -> bool:
+    """Whether a run that nobody hears of any more has committed; if not, it never will.
+
+    The targets decide, whatever the log says of it. Where one does not answer, neither is known,
+    and its ``EmatixError`` says why.
+    """
+    records = {r.target: r for r in run_log.get(run_id) if r.step == "load"}
+    committed = True
+    for label, target in zip(spec.target_labels, spec.targets, strict=True):
+        sink = load_backend(config.resolve_connection(target.connection).connection)
+        counts = sink.settle(run_id, spec.name, target.table.name, target.prefix)
+        committed = committed and counts is not None
+        record = records.get(label)
+        if record is None:
+            continue
+        if counts is not None:
+            done = dataclasses.replace(record, error_class=None, error_text=None)
+            run_log.finish(done.closed("succeeded", counts=counts))
+        else:
+            gone = RunError("this run died before its commit; nothing was written")
+            run_log.finish(record.closed("failed", error=gone))
+    return committed
+
+
 def already_loaded(
     run_log: RunLog, spec: PipelineSpec, records: Mapping[str, RunRecord]
 ) -> dict[str, Loaded]:
@@ -243,7 +274,7 @@ def already_loaded(
     The log says which they are, and each target is asked. A run with other parameters is
     another load, and does not count.
     """
-    last = run_log.last(spec.name, declared_in=spec.location.file)
+    last = run_log.last(spec.name, declared_in=config.origin_of(spec.location.file))
     if last is None:
         return {}
     loads = {r.target: r for r in run_log.get(last.run_id) if r.step == "load"}

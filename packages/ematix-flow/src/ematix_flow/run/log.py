@@ -12,24 +12,26 @@ import functools
 import logging
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from ematix_flow import config
-from ematix_flow.connections import nearest
-from ematix_flow.errors import ConfigError, NotAvailableYet, UnknownName
+from ematix_flow.connections import Connection, build_connection, nearest
+from ematix_flow.errors import ConfigError, UnknownName
 from ematix_flow.redaction import redact_text
 from ematix_flow.run.buckets import SCHEMES
 from ematix_flow.run.records import STATUSES, RunRecord, effective_status, utc_now
+from ematix_flow.run.turns import Key, Last, Standing, Turn
 from ematix_flow.secrets import expand
 
 logger = logging.getLogger(__name__)
 
 Records: TypeAlias = list[RunRecord]
 
-_LATER_SCHEMES = ("duckdb", "mariadb", "mysql", "postgres", "postgresql")
+_DATABASE_KINDS = ("duckdb", "mysql", "postgres", "sqlite")
+_DATABASE_SCHEMES = ("duckdb", "mariadb", "mysql", "postgres", "postgresql")
 
 
 class RunLog(Protocol):
@@ -68,6 +70,18 @@ class RunLog(Protocol):
         Whatever has no known end stays, and so does the last run of each pipeline.
         """
 
+    def standings(self, origins: Iterable[str]) -> dict[Key, Standing]:
+        """How the pipelines of these origins stand: all that are known, in one question."""
+
+    def enter(self, turns: Mapping[Key, Turn]) -> None:
+        """Write first turns down; those of pipelines that have one already stay."""
+
+    def move(self, key: Key, before: Turn, after: Turn) -> bool:
+        """Change a turn; False if somebody else has changed it since it was read."""
+
+    def clock(self) -> datetime:
+        """The time, by a clock that all who share the log go by."""
+
     def close(self) -> None:
         """Give back files."""
 
@@ -84,19 +98,19 @@ def open_run_log(url: str | None = None) -> RunLog:
     chosen = expand(chosen)
     scheme, separator, rest = chosen.partition("://")
     if not separator:
+        if chosen in config.connection_names():
+            return _open_database(config.resolve_connection(chosen).connection)
         path = chosen
+    elif scheme in _DATABASE_SCHEMES:
+        return _open_url(chosen)
     elif scheme == "memory":
         return _process_log()
     elif scheme in ("sqlite", "file"):
         path = "/" + rest.lstrip("/") if rest.startswith("/") else rest
     elif scheme in SCHEMES:
         return _open_bucket(chosen)
-    elif scheme in _LATER_SCHEMES:
-        raise NotAvailableYet(
-            f"a run log at {scheme}://", fix="write sqlite://path/to/run_log.db meanwhile"
-        )
     else:
-        known = ("sqlite", "memory", *SCHEMES, *_LATER_SCHEMES)
+        known = ("sqlite", "memory", *_DATABASE_SCHEMES, *SCHEMES)
         raise ConfigError(
             f"a run log cannot be at {scheme}://",
             fix=f"{nearest(scheme, known).rstrip('?')}; for a file write "
@@ -111,6 +125,42 @@ def _open_bucket(url: str) -> RunLog:
     from ematix_flow.run.object_log import open_object_log
 
     return open_object_log(url)
+
+
+def _open_url(url: str) -> RunLog:
+    """A database by its URL; ``?create_tables=false`` leaves its schema alone."""
+    from urllib.parse import parse_qsl, urlencode
+
+    address, _, query = url.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    create = options.pop("create_tables", "true").lower()
+    if create not in ("true", "false"):
+        raise ConfigError(
+            f"create_tables={create} of the run log is not known", fix="write true or false"
+        )
+    rest = f"?{urlencode(options)}" if options else ""
+    connection = build_connection("run_log", {"url": address + rest})
+    return _open_database(connection, create_tables=create == "true")
+
+
+def _open_database(connection: Connection, *, create_tables: bool = True) -> RunLog:
+    if connection.kind == "sqlite":
+        return _open_file(Path(connection.file()).expanduser())  # type: ignore[attr-defined]  # by its kind
+    if connection.kind not in _DATABASE_KINDS:
+        raise ConfigError(
+            f"a run log cannot be kept at the {connection.kind} connection {connection.name!r}",
+            fix=f"name one of kind {', '.join(_DATABASE_KINDS)}",
+        )
+    from ematix_flow.run.database_log import DatabaseRunLog
+    from ematix_flow.run.sql_log import LogDown
+
+    try:
+        return DatabaseRunLog(connection, create_tables=create_tables)
+    except LogDown as error:
+        warn_of_lost_records(
+            f"the run log cannot be reached ({error.what}); this run will not be recorded"
+        )
+        return NullRunLog()
 
 
 def _open_file(path: Path) -> RunLog:
@@ -136,7 +186,10 @@ def warn_of_lost_records(text: str) -> None:
 
 
 class NullRunLog:
-    """Forgets everything: ``--no-run-log``, or a log that could not be opened."""
+    """Forgets everything: a log that could not be opened, or none that was ``asked_for``."""
+
+    def __init__(self, *, asked_for: bool = False) -> None:
+        self.asked_for = asked_for
 
     def begin(self, record: RunRecord) -> None:
         """Forget it."""
@@ -173,6 +226,21 @@ class NullRunLog:
         """Nothing."""
         return frozenset()
 
+    def standings(self, origins: Iterable[str]) -> dict[Key, Standing]:
+        """Nothing."""
+        return {}
+
+    def enter(self, turns: Mapping[Key, Turn]) -> None:
+        """Forget them."""
+
+    def move(self, key: Key, before: Turn, after: Turn) -> bool:
+        """Nobody else can have changed it."""
+        return True
+
+    def clock(self) -> datetime:
+        """This machine's."""
+        return utc_now()
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -188,6 +256,7 @@ class MemoryRunLog:
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, str, str], RunRecord] = {}
+        self._turns: dict[Key, Turn] = {}
         self._lock = threading.Lock()
 
     def begin(self, record: RunRecord) -> None:
@@ -260,6 +329,36 @@ class MemoryRunLog:
                     del self._records[key]
         return frozenset(run_id for run_id, _, _ in gone)
 
+    def standings(self, origins: Iterable[str]) -> dict[Key, Standing]:
+        """How the pipelines of these origins stand."""
+        asked = set(origins)
+        with self._lock:
+            turns = dict(self._turns)
+            keys = {*turns, *(Key(r.declared_in, r.pipeline) for r in self._records.values())}
+        found = {}
+        for key in keys:
+            if key.origin in asked:
+                record = self.last(key.pipeline, declared_in=key.origin)
+                found[key] = Standing(last_of(record), turns.get(key, Turn()))
+        return found
+
+    def enter(self, turns: Mapping[Key, Turn]) -> None:
+        """Write first turns down; those of pipelines that have one already stay."""
+        for key, turn in turns.items():
+            self.move(key, Turn(), turn)
+
+    def move(self, key: Key, before: Turn, after: Turn) -> bool:
+        """Change a turn; False if somebody else has changed it since it was read."""
+        with self._lock:
+            if self._turns.get(key, Turn()).epoch != before.epoch:
+                return False
+            self._turns[key] = dataclasses.replace(after, epoch=before.epoch + 1)
+            return True
+
+    def clock(self) -> datetime:
+        """This machine's: all who use it are here."""
+        return utc_now()
+
     def close(self) -> None:
         """Keep the records: the next one to open ``memory://`` reads them."""
 
@@ -267,6 +366,20 @@ class MemoryRunLog:
         with self._lock:
             held = list(self._records.values())[::-1]
         return sorted(held, key=lambda r: r.started_at, reverse=True)
+
+
+def last_of(record: RunRecord | None) -> Last | None:
+    """What a standing tells of the record that tells how a run ended."""
+    if record is None:
+        return None
+    return Last(
+        record.run_id,
+        record.status,
+        record.started_at,
+        record.finished_at,
+        record.rows_written,
+        record.error_class,
+    )
 
 
 def _key(record: RunRecord) -> tuple[str, str, str]:

@@ -6,6 +6,8 @@ Keys are listed in their order, so times are written the wrong way round: the ne
     pipelines/<pipeline>/<time>/<file>/<run>/<target>/<step>/<state>  is empty: of a pipeline
     ids/<run>/<time>/<pipeline>/<target>/<step>                       to find a run by its id
     open/<pipeline>/<time>/<run>/<target>/<step>                      whose end is not known
+
+Beside these are ``turns/<origin>/<pipeline>`` and ``known/<origin>/<pipeline>``: ``object_turns``.
 """
 
 from __future__ import annotations

@@ -10,14 +10,14 @@ import builtins
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from ematix_flow.run.buckets import Bucket, open_bucket
-from ematix_flow.run.log import Records, check_filter, decisive, only_one_run
+from ematix_flow.run.log import Records, check_filter, decisive, last_of, only_one_run
 from ematix_flow.run.object_keys import (
     ENDED,
     LOST,
@@ -30,8 +30,10 @@ from ematix_flow.run.object_keys import (
     part,
     state_of,
 )
+from ematix_flow.run.object_turns import BucketTurns
 from ematix_flow.run.record_text import read_document, record_document
 from ematix_flow.run.records import RunRecord, effective_status, utc_now
+from ematix_flow.run.turns import Key, Standing, Turn
 from ematix_flow.run.undelivered import BufferedRunLog, undelivered_folder
 
 _PARALLEL = 16
@@ -42,6 +44,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 # A record's entry, with the states that are known of it.
 Found = tuple[Entry, frozenset[str]]
+Each = Callable[[Callable[[Any], Any], list[Any]], list[Any]]
 
 
 def open_object_log(url: str) -> BufferedRunLog:
@@ -58,6 +61,7 @@ class ObjectRunLog:
         self._lock = threading.Lock()
         self._begun: dict[Entry, tuple[RunRecord, int]] = {}
         self._last_number = 0
+        self._turns = BucketTurns(bucket)
         self._pool = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="ematix-run-log")
 
     def begin(self, record: RunRecord) -> None:
@@ -139,13 +143,17 @@ class ObjectRunLog:
 
     def last(self, pipeline: str, *, declared_in: str) -> RunRecord | None:
         """The record that tells how the last run of this file's pipeline ended."""
+        return self._last(pipeline, declared_in, self._each)
+
+    def _last(self, pipeline: str, declared_in: str, each: Each) -> RunRecord | None:
         ours = digest(declared_in)
         keys = self.bucket.list(f"pipelines/{part(pipeline)}/", page=20)
         for entry, _, file in map(Entry.from_pipeline_key, keys):
             if file != ours:
                 continue
             same = map(Entry.from_id_key, self.bucket.list(f"ids/{entry.run}/"))
-            records = self._current(e for e in same if e.pipeline == entry.pipeline)
+            wanted = [e for e in same if e.pipeline == entry.pipeline]
+            records = _newest_first(r for r in each(self._read_listed, wanted) if r is not None)
             if records := [r for r in records if r.declared_in == declared_in]:
                 return decisive(records)
         return None
@@ -174,6 +182,29 @@ class ObjectRunLog:
             self._each(self.bucket.delete, [k for e in gone for k in old[e]])
         return frozenset(e.run_id for e in gone)
 
+    def standings(self, origins: Iterable[str]) -> dict[Key, Standing]:
+        """How the pipelines of these origins stand."""
+        asked = builtins.list(dict.fromkeys(origins))
+        keys = [key for known in self._each(self._turns.known, asked) for key in sorted(known)]
+        return dict(zip(keys, self._each(self._standing, keys), strict=True))
+
+    def _standing(self, key: Key) -> Standing:
+        # On this thread alone: those of the pool are busy with the other pipelines.
+        record = self._last(key.pipeline, key.origin, lambda act, items: [act(i) for i in items])
+        return Standing(last_of(record), self._turns.get(key))
+
+    def enter(self, turns: Mapping[Key, Turn]) -> None:
+        """Write first turns down; those of pipelines that have one already stay."""
+        self._each(lambda item: self._turns.enter(*item), builtins.list(turns.items()))
+
+    def move(self, key: Key, before: Turn, after: Turn) -> bool:
+        """Change a turn; False if somebody else has changed it since it was read."""
+        return self._turns.move(key, before, after)
+
+    def clock(self) -> datetime:
+        """The store's."""
+        return self.bucket.clock()
+
     def close(self) -> None:
         """Give back connections."""
         self._pool.shutdown()
@@ -187,6 +218,7 @@ class ObjectRunLog:
     def _mark(self, entry: Entry, state: str, record: RunRecord, more: builtins.list[str]) -> None:
         keys = [entry.pipeline_key(state, digest(record.declared_in)), entry.id_key, *more]
         self._each(lambda key: self.bucket.put(key, b""), keys)
+        self._turns.note(Key(record.declared_in, record.pipeline))
 
     def _keep(self, entry: Entry, state: str, record: RunRecord, number: int) -> None:
         document = record_document(record, number=number)

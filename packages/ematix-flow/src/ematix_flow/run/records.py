@@ -152,7 +152,7 @@ def effective_status(record: RunRecord, now: datetime) -> str:
     seen = record.heartbeat_at or record.started_at
     if now - seen > HEARTBEAT_EXPIRY:
         return "lost"
-    if record.pid and record.host == this_host() and not _is_alive(record.pid):
+    if record.pid and record.host == this_host() and not is_alive(record.pid):
         return "lost"
     return "running"
 
@@ -177,7 +177,8 @@ def _version() -> str:
     return __version__
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine still is."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

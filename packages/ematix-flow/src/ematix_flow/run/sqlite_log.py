@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.run.log import (
-    Records,
-    check_filter,
-    decisive,
-    only_one_run,
-    warn_of_lost_records,
-)
-from ematix_flow.run.records import RunRecord, effective_status, utc_now
+from ematix_flow.run.records import utc_now
+from ematix_flow.run.sql_log import LogDown, SqlRunLog
 
 _BUSY_SECONDS = 30.0
-
-_COLUMNS = tuple(f.name for f in dataclasses.fields(RunRecord))
-_TIMES = ("started_at", "finished_at", "heartbeat_at", "slot")
-_DOCUMENTS = ("parameters", "metrics")
 
 # The statements that lead from one version of the schema to the next. Entries are only ever
 # added: version 1 is the first, and a stored log is brought forward from where it stands.
@@ -54,24 +42,39 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX runs_by_status ON runs (status, started_at)",
     ),
     ("ALTER TABLE runs ADD COLUMN source TEXT NOT NULL DEFAULT ''",),
+    (
+        "ALTER TABLE runs ADD COLUMN seq INTEGER NOT NULL DEFAULT 0",
+        "UPDATE runs SET seq = rowid",
+        """CREATE TABLE pipelines (
+            origin TEXT NOT NULL, pipeline TEXT NOT NULL, last_run_id TEXT, last_status TEXT,
+            last_started_at TEXT, last_finished_at TEXT, last_rows INTEGER, last_error TEXT,
+            slot TEXT, state TEXT NOT NULL, attempt INTEGER NOT NULL, retry_at TEXT,
+            run_id TEXT, token TEXT, holder TEXT, expires_at TEXT, paused INTEGER NOT NULL,
+            epoch INTEGER NOT NULL,
+            PRIMARY KEY (origin, pipeline)
+        )""",
+        # Of a run into several targets, what it failed by; SQLite takes the other columns from
+        # the row that has the extreme.
+        """INSERT INTO pipelines
+            SELECT declared_in, pipeline, run_id, status, started_at, finished_at,
+                rows_inserted + rows_updated + rows_closed, error_class,
+                NULL, '', 0, NULL, NULL, NULL, NULL, NULL, 0, 0
+            FROM (
+                SELECT *, max(started_at || (status <> 'succeeded')) FROM runs
+                GROUP BY declared_in, pipeline
+            )""",
+    ),
 )
 
-_VALUES = f"({', '.join(_COLUMNS)}) VALUES ({', '.join(f':{c}' for c in _COLUMNS)})"
-_BEGIN = f"INSERT OR REPLACE INTO runs {_VALUES}"
-_FINISH = (
-    f"INSERT INTO runs {_VALUES} ON CONFLICT (run_id, target, step) "
-    f"DO UPDATE SET {', '.join(f'{c} = excluded.{c}' for c in _COLUMNS)} "
-    "WHERE runs.status IN ('running', 'lost') OR excluded.status = 'succeeded'"
-)
 
-
-class SqliteRunLog:
+class SqliteRunLog(SqlRunLog):
     """The run log in a SQLite file that many processes may write at once."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
+        self.place = str(path)
         self._lock = threading.Lock()
-        self._complained = False
         _create_private(path)
         self._connection = sqlite3.connect(
             path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -83,105 +86,31 @@ class SqliteRunLog:
             self._connection.close()
             raise
 
-    def begin(self, record: RunRecord) -> None:
-        """Record a run that has started."""
-        self._write(_BEGIN, _row_of(record))
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[SqliteRunLog]:
+        """The file, in a transaction; one thread at a time."""
+        try:
+            with self._lock, _transaction(self._connection, "BEGIN"):
+                yield self
+        except sqlite3.Error as error:
+            raise LogDown(str(error)) from error
 
-    def heartbeat(self, run_id: str) -> None:
-        """Say that a run is still alive."""
-        self._write(
-            "UPDATE runs SET heartbeat_at = :now WHERE run_id = :run_id AND status = 'running'",
-            {"now": _text_of(utc_now()), "run_id": run_id},
-        )
+    def run(self, sql: str, values: Mapping[str, Any]) -> int:
+        """Run a statement; how many rows it has changed."""
+        return self._connection.execute(sql, values).rowcount
 
-    def finish(self, record: RunRecord) -> None:
-        """Record how a run ended."""
-        self._write(_FINISH, _row_of(record))
+    def rows(self, sql: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        return self._connection.execute(sql, values).fetchall()
 
-    def list(
-        self, *, pipeline: str | None = None, status: str | None = None, limit: int = 50
-    ) -> Records:
-        """The latest records, newest first."""
-        check_filter(status, limit)
-        asked = {"pipeline": pipeline, "status": status, "limit": limit}
-        conditions = ["pipeline = :pipeline"] if pipeline is not None else []
-        if status not in ("running", "lost"):
-            conditions += ["status = :status"] if status is not None else []
-            return self._select(conditions, asked, limited=True)
-        # Whether a run is alive cannot be asked of the file, so these are sorted out here.
-        conditions.append("status IN ('running', 'lost')")
-        now = utc_now()
-        found = self._select(conditions, asked)
-        return [r for r in found if effective_status(r, now) == status][:limit]
-
-    def get(self, run_id: str) -> Records:
-        """The records of one run."""
-        asked = {"run_id": run_id, "end": run_id + "\U0010ffff"}
-        found = self._select(["run_id >= :run_id", "run_id < :end"], asked)
-        return only_one_run(run_id, found[::-1])
-
-    def running(self, pipeline: str) -> Records:
-        """The records of a pipeline whose end is not known."""
-        unknown = "status IN ('running', 'lost')"
-        return self._select([unknown, "pipeline = :name"], {"name": pipeline})
-
-    def last(self, pipeline: str, *, declared_in: str) -> RunRecord | None:
-        """The record that tells how the last run of this file's pipeline ended."""
-        conditions = ["pipeline = :name", "declared_in = :file"]
-        asked = {"name": pipeline, "file": declared_in, "limit": 1}
-        found = self._select(conditions, asked, limited=True)
-        if not found:
-            return None
-        asked["run_id"] = found[0].run_id
-        return decisive(self._select([*conditions, "run_id = :run_id"], asked))
-
-    def prune(self, before: datetime, *, dry_run: bool = False) -> frozenset[str]:
-        """Remove the records of what began before; the ids of the runs."""
-        latest = (
-            "SELECT run_id FROM (SELECT run_id, row_number() OVER (PARTITION BY pipeline, "
-            "declared_in ORDER BY started_at DESC, rowid DESC) AS place FROM runs) WHERE place = 1"
-        )
-        ended = "status NOT IN ('running', 'lost')"
-        old = f"started_at < :before AND {ended} AND run_id NOT IN ({latest})"
-        asked = {"before": _text_of(before)}
-        gone = frozenset(r.run_id for r in self._select([old], asked))
-        if not dry_run:
-            self._write(f"DELETE FROM runs WHERE {old}", asked)
-        return gone
+    def clock(self) -> datetime:
+        """This machine's: all who use the file are here."""
+        return utc_now()
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
             self._connection.close()
-
-    def _select(
-        self, conditions: Sequence[str], asked: dict[str, Any], *, limited: bool = False
-    ) -> Records:
-        where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
-        limit = " LIMIT :limit" if limited else ""
-        statement = (
-            f"SELECT {', '.join(_COLUMNS)} FROM runs {where}"
-            f"ORDER BY started_at DESC, rowid DESC{limit}"
-        )
-        try:
-            with self._lock:
-                rows = self._connection.execute(statement, asked).fetchall()
-        except sqlite3.Error as error:
-            raise ConfigError(
-                f"the run log {self.path} cannot be read: {error}",
-                fix="move the file away, or name another with --run-log",
-            ) from error
-        return [_record_of(row) for row in rows]
-
-    def _write(self, statement: str, values: dict[str, Any]) -> None:
-        """A full disk or a lock held too long must not fail a run that did its work."""
-        try:
-            with self._lock:
-                self._connection.execute(statement, values)
-        except sqlite3.Error as error:
-            if not self._complained:
-                self._complained = True
-                warn_of_lost_records(f"the run log {self.path} cannot be written ({error})")
 
 
 def _create_private(path: Path) -> None:
@@ -203,14 +132,15 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
-    connection.execute("PRAGMA synchronous = NORMAL")
+    # What was claimed stays claimed, also when the power fails.
+    connection.execute("PRAGMA synchronous = FULL")
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Bring the schema to this version; the write lock keeps a second process waiting."""
     known = len(_MIGRATIONS)
     if _schema_version(connection) != known:
-        with _write_transaction(connection):
+        with _transaction(connection, "BEGIN IMMEDIATE"):
             stored = _schema_version(connection)
             if stored > known:
                 raise ConfigError(
@@ -228,17 +158,19 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute("INSERT INTO schema_version VALUES (?)", (known,))
         return
     # An empty write transaction tells a read-only file before a run depends on it.
-    with _write_transaction(connection):
+    with _transaction(connection, "BEGIN IMMEDIATE"):
         pass
 
 
 @contextlib.contextmanager
-def _write_transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    connection.execute(begin)
     try:
         yield
     except BaseException:
-        connection.execute("ROLLBACK")
+        # A full disk has rolled it back already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
 
@@ -249,29 +181,3 @@ def _schema_version(connection: sqlite3.Connection) -> int:
         return 0
     found = connection.execute("SELECT version FROM schema_version").fetchone()
     return int(found[0]) if found else 0
-
-
-def _row_of(record: RunRecord) -> dict[str, Any]:
-    row = {name: getattr(record, name) for name in _COLUMNS}
-    for name in _TIMES:
-        row[name] = _text_of(row[name])
-    for name in _DOCUMENTS:
-        row[name] = json.dumps(row[name], default=str, sort_keys=True)
-    return row
-
-
-def _text_of(moment: datetime | None) -> str | None:
-    """UTC with microseconds always written, so that text order is time order."""
-    if moment is None:
-        return None
-    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
-
-
-def _record_of(row: Sequence[Any]) -> RunRecord:
-    values = dict(zip(_COLUMNS, row, strict=True))
-    for name in _TIMES:
-        if values[name] is not None:
-            values[name] = datetime.fromisoformat(values[name])
-    for name in _DOCUMENTS:
-        values[name] = json.loads(values[name])
-    return RunRecord(**values)

@@ -6,10 +6,11 @@ import contextlib
 import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow import config
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.loading import load_backend
 from ematix_flow.config import DEFAULT_CONNECTION, resolve_connection
@@ -116,11 +117,19 @@ def _short(sql: str) -> str:
 
 
 def run_steps(
-    spec: PipelineSpec, steps: tuple[Step, ...], run: RunInfo, run_log: RunLog, *, trigger: str
+    spec: PipelineSpec,
+    steps: tuple[Step, ...],
+    run: RunInfo,
+    run_log: RunLog,
+    *,
+    trigger: str,
+    only: Collection[int] | None = None,
 ) -> tuple[StepResult, ...]:
     """Run what comes after the commit, in order, each recorded as a step of the run."""
     results: list[StepResult] = []
     for number, step in enumerate(steps, start=1):
+        if only is not None and number not in only:
+            continue
         record = RunRecord.opened(
             run_id=run.id,
             pipeline=spec.name,
@@ -130,7 +139,7 @@ def run_steps(
             parent_id=run.id,
             kind="transform",
             parameters=run.parameters,
-            declared_in=spec.location.file,
+            declared_in=config.origin_of(spec.location.file),
             source=step.text,
         )
         run_log.begin(record)
@@ -193,7 +202,7 @@ def run_transform(
             trigger=trigger,
             step="transform",
             kind="transform",
-            declared_in=transform.location.file,
+            declared_in=config.origin_of(transform.location.file),
             source=step.text,
         )
         run_log.begin(record)

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +28,7 @@ from ematix_flow.redaction import is_secret_field, redact_text
 from ematix_flow.run.log import MemoryRunLog, Records, RunLog
 from ematix_flow.run.record_text import read_document, record_document
 from ematix_flow.run.records import RunRecord
+from ematix_flow.run.turns import Key, Standing, Turn
 from ematix_flow.urls import split_url
 
 logger = logging.getLogger(__name__)
@@ -221,6 +222,22 @@ class BufferedRunLog:
     def prune(self, before: datetime, *, dry_run: bool = False) -> frozenset[str]:
         """Remove what began before; nothing while the log is down."""
         return self.reached().prune(before, dry_run=dry_run)
+
+    def standings(self, origins: Iterable[str]) -> dict[Key, Standing]:
+        """How the pipelines of these origins stand; turns are never guessed."""
+        return self.reached().standings(origins)
+
+    def enter(self, turns: Mapping[Key, Turn]) -> None:
+        """Write first turns down."""
+        self.reached().enter(turns)
+
+    def move(self, key: Key, before: Turn, after: Turn) -> bool:
+        """Change a turn; False if somebody else has changed it since it was read."""
+        return self.reached().move(key, before, after)
+
+    def clock(self) -> datetime:
+        """The time, by a clock that all who share the log go by."""
+        return self.reached().clock()
 
     def reached(self) -> RunLog:
         """The log itself, with all that waited in it; ``RunLogUnavailable`` if it is down."""

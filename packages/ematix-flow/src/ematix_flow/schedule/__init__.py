@@ -1,0 +1,1 @@
+"""What runs when: the decisions of one moment, and who carries them out."""

@@ -1,0 +1,224 @@
+"""``flow run-due`` and what goes with it, on real databases, with processes that are killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from .conftest import CONNECTION, Flow
+
+# The first run of a pipeline that is to be killed waits for ever at the place that it is told.
+DUE = (
+    CONNECTION
+    + """
+import os
+import time
+from pathlib import Path
+
+from ematix_flow.errors import Transient
+
+
+def hold(place):
+    if os.environ.get("HOLD") == place:
+        Path("held").write_text(place)
+        time.sleep(600)
+
+
+@ematix.pipeline(target=Numbers, target_connection="warehouse", schedule="* * * * *")
+def numbers(conn, run):
+    hold("numbers")
+    return f"SELECT {run.slot.minute + 1}::BIGINT AS number, 'one' AS word"
+
+
+@ematix.pipeline(
+    target=Doubles, target_connection="warehouse", mode="truncate", schedule="* * * * *",
+    depends_on=[numbers], transforms_post=[lambda conn: hold("post")],
+)
+def doubles(conn):
+    return "SELECT number * 2 AS number FROM shop.numbers"
+
+
+@ematix.pipeline(
+    target=Doubles, target_connection="warehouse", schedule="0 0 1 1 *",
+    retry={"max_attempts": 2, "backoff_seconds": 60},
+)
+def moody(conn):
+    raise Transient("out of order", connection="warehouse")
+
+
+@ematix.pipeline(target=Doubles, target_connection="warehouse")
+def unscheduled(conn):
+    return "SELECT 1 AS number"
+"""
+)
+NOON = "2026-03-01T12:00:05Z"
+
+
+@pytest.fixture(autouse=True)
+def declared(folder: Path) -> None:
+    (folder / "pipelines.py").write_text(DUE)
+    (folder / ".ematix-flow.toml").write_text('[project]\nmodules = ["pipelines.py"]\n')
+
+
+def stored(table: str) -> list[int]:
+    with duckdb.connect("warehouse.duckdb") as held:
+        return [n for (n,) in held.sql(f"SELECT number FROM shop.{table} ORDER BY 1").fetchall()]
+
+
+def begun(arguments: Sequence[str], **environment: str) -> subprocess.Popen[str]:
+    import os
+
+    return subprocess.Popen(
+        [sys.executable, "-m", "ematix_flow.cli.main", *arguments],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def killed_at(place: str, folder: Path, now: str) -> None:
+    """A pass that is killed with -9 while a pipeline is at a place."""
+    process = begun(["run-due", "--now", now, "--max-parallel", "1"], HOLD=place)
+    try:
+        while not (folder / "held").exists():
+            assert process.poll() is None, process.communicate()
+            signal.sigtimedwait([], 0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    (folder / "held").unlink()
+
+
+def test_slots_fire_once_and_in_order(flow: Flow) -> None:
+    said = flow("run-due", "--dry-run", "--now", NOON)
+    assert said.out.splitlines() == [
+        "numbers: would run for 2026-03-01 12:00:00",
+        "doubles: it waits for numbers, which is due itself",
+    ]
+    said = flow("run-due", "--now", NOON)
+    assert (said.code, said.err) == (0, "")
+    assert [line.split(" → ")[0] for line in said.out.splitlines()[:2]] == ["numbers", "doubles"]
+    assert (stored("numbers"), stored("doubles")) == ([1], [2])
+    again = flow("run-due", "--now", NOON)
+    assert (again.code, again.out) == (0, "Nothing is due.\n")
+    runs = flow("runs", "list", "--format", "json").json["runs"]
+    assert {(r["pipeline"], r["trigger"], r["slot"]) for r in runs if r["step"] == "load"} == {
+        ("numbers", "run-due", "2026-03-01T12:00:00+00:00"),
+        ("doubles", "run-due", "2026-03-01T12:00:00+00:00"),
+    }
+
+
+def test_a_failure_is_tried_again_given_up_and_reset(flow: Flow) -> None:
+    new_year = "2026-01-01T00:00:0{}Z"
+    said = flow("run-due", "--now", new_year.format(0))
+    assert said.code == 1
+    assert "out of order; it is tried again at 2026-01-01 00:01:00" in said.err
+    # The next pass comes too early, the one after it fails again.
+    early = flow("run-due", "--now", "2026-01-01T00:00:30Z", "--format", "json")
+    assert (early.code, early.json["failed"]) == (0, [])
+    last = flow("run-due", "--now", "2026-01-01T00:01:10Z", "--format", "json")
+    assert last.code == 1
+    (failed,) = last.json["failed"]
+    assert (failed["pipeline"], failed["attempt_count"], failed["gave_up"]) == ("moody", 2, True)
+    loud = flow("run-due", "--now", "2026-01-01T00:01:20Z")
+    assert loud.code == 1
+    assert "moody: it gave up after 2 attempts; see to it, then: flow reset moody" in loud.err
+    assert flow("reset", "moody").out == "moody: goes on with its next slot\n"
+    assert flow("run-due", "--now", "2026-01-01T00:01:30Z").code == 0
+    assert flow("reset", "moody").out == "moody: had not given up; nothing to do\n"
+
+
+def test_a_pause_holds_until_it_ends(flow: Flow) -> None:
+    assert flow("pause", "numbers").out == "numbers: is paused\n"
+    said = flow("run-due", "--now", NOON)
+    assert said.code == 0
+    assert "numbers: skipped, it is paused" in said.err
+    assert "doubles: skipped, it waits for numbers (it is paused)" in said.err
+    assert flow("resume", "numbers").out == "numbers: goes on with its schedule\n"
+    assert flow("run-due", "--now", NOON).code == 0
+    assert stored("doubles") == [2]
+
+
+def test_who_is_killed_before_the_commit_is_run_again(flow: Flow, folder: Path) -> None:
+    killed_at("numbers", folder, NOON)
+    said = flow("run-due", "--now", NOON, "--format", "json")
+    assert said.code == 0, said
+    assert [(r["_pipeline"], r["attempt_count"]) for r in said.json["ran"]] == [
+        ("numbers", 2),
+        ("doubles", 1),
+    ]
+    assert (stored("numbers"), stored("doubles")) == ([1], [2])
+
+
+def test_who_is_killed_after_the_commit_is_not_loaded_twice(flow: Flow, folder: Path) -> None:
+    """What is left of the run is done, under its own id."""
+    killed_at("post", folder, NOON)
+    (before,) = [
+        r["run_id"]
+        for r in flow("runs", "list", "--pipeline", "doubles", "--format", "json").json["runs"]
+        if r["step"] == "load"
+    ]
+    said = flow("run-due", "--now", NOON, "--format", "json")
+    assert said.code == 0, said
+    (ran,) = said.json["ran"]
+    assert (ran["_pipeline"], ran["run_id"], ran["attempt_count"]) == ("doubles", before, 2)
+    assert [step["status"] for step in ran["post"]] == ["succeeded"]
+    assert ran["targets"]["shop.doubles"]["status"] == "skipped"
+    records = flow("runs", "show", before, "--format", "json").json["records"]
+    assert [(r["step"], r["status"]) for r in records] == [
+        ("load", "succeeded"),
+        ("post:1", "succeeded"),
+    ]
+
+
+def test_many_processes_at_once_fire_each_slot_once(flow: Flow) -> None:
+    passes = [begun(["run-due", "--now", NOON, "--format", "json"]) for _ in range(3)]
+    answers = [json.loads(process.communicate(timeout=120)[0]) for process in passes]
+    assert [process.returncode for process in passes] == [0, 0, 0]
+    ran = sorted(r["_pipeline"] for answer in answers for r in answer["ran"])
+    # Who finds the first under way skips the second, and nobody may be left to run it.
+    assert ran in (["doubles", "numbers"], ["numbers"])
+    flow("run-due", "--now", NOON)
+    assert (stored("numbers"), stored("doubles")) == ([1], [2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run-due", "--now", "noon"], "'noon' is not a time such as 2026-01-31T09:30:00Z"),
+        (["run-due", "--limit", "heavy"], "'heavy' is not TAG=N"),
+        (["run-due", "--max-parallel", "0"], "0 is not in the range x>=1"),
+        (["run-due", "--run-log", "/proc/none/x.db"], "what has fired is kept in the run log, and"),
+        (["reset", "mody"], "there is no pipeline 'mody'; did you mean 'moody'?"),
+        (["pause"], "missing argument"),
+    ],
+)
+def test_what_cannot_be_done_says_so(flow: Flow, arguments: list[str], message: str) -> None:
+    said = flow(*arguments)
+    assert said.code == 2
+    assert message in said.err
+
+
+def test_limits_of_the_project_are_numbers(flow: Flow, folder: Path) -> None:
+    (folder / ".ematix-flow.toml").write_text('[limits]\nheavy = "two"\n')
+    said = flow("run-due", "--module", "pipelines.py")
+    assert said.code == 2
+    assert "heavy in [limits] must be a whole number from 1 upwards, not 'two'" in said.err
+
+
+def test_projects_of_one_name_share_their_turns(flow: Flow, folder: Path) -> None:
+    """The same project on another machine has another path."""
+    named = '[project]\nname = "shop"\nmodules = ["{}"]\n'
+    (folder / ".ematix-flow.toml").write_text(named.format("pipelines.py"))
+    assert len(flow("run-due", "--now", NOON, "--format", "json").json["ran"]) == 2
+    (folder / "pipelines.py").rename(folder / "moved.py")
+    (folder / ".ematix-flow.toml").write_text(named.format("moved.py"))
+    assert flow("run-due", "--now", NOON).out == "Nothing is due.\n"
