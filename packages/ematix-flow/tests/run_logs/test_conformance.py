@@ -22,7 +22,7 @@ from run_logs.kinds import Place
 NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 RUNS = {"0a": "orders", "0ab": "orders", "1/é": "orders", "2": "a b/c", "3": "a b/c"}
 FILES = {"0a": "a.py", "0ab": "a.py", "1/é": "b.py", "2": "", "3": ""}
-TARGETS = ("shop.orders", "", "x/" + "long " * 60)
+TARGETS = ("shop.orders", "", "x/" + "long " * 50)
 STEPS = ("load", "post é")
 KEYS = [(run, target, step) for run in RUNS for target in TARGETS for step in STEPS]
 ENDS = ("succeeded", "failed", "cancelled", "lost")
