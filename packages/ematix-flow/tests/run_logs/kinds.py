@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.connections import build_connection
+from ematix_flow.model import BOOKKEEPING_SCHEMA
 from ematix_flow.run.buckets import BucketUrl, open_bucket
 from ematix_flow.run.database_log import DatabaseRunLog
 from ematix_flow.run.log import MemoryRunLog, RunLog
@@ -127,12 +128,27 @@ def _store(kind: str) -> Callable[[pytest.FixtureRequest, Path], Callable[[], Op
     return place
 
 
-def _server(kind: str) -> Callable[[pytest.FixtureRequest, Path], Callable[[], OpenLog]]:
+def _postgres(request: pytest.FixtureRequest, _: Path) -> Callable[[], OpenLog]:
+    server = request.getfixturevalue("postgres")
+
+    def fresh() -> OpenLog:
+        connection = build_connection("log", {"url": server.create_database()})
+        return lambda: DatabaseRunLog(connection)
+
+    return fresh
+
+
+def _mysql(kind: str) -> Callable[[pytest.FixtureRequest, Path], Callable[[], OpenLog]]:
+    """There a schema is a database of the whole server, so that all share one log."""
+
     def place(request: pytest.FixtureRequest, _: Path) -> Callable[[], OpenLog]:
         server = request.getfixturevalue(kind)
+        connection = build_connection("log", {"url": server.url})
 
         def fresh() -> OpenLog:
-            connection = build_connection("log", {"url": server.create_database()})
+            DatabaseRunLog(connection).close()
+            for table in ("log_runs", "log_pipelines"):
+                server.execute(f"DELETE FROM {BOOKKEEPING_SCHEMA}.{table}")
             return lambda: DatabaseRunLog(connection)
 
         return fresh
@@ -156,9 +172,9 @@ KINDS: dict[str, tuple[Callable[..., Callable[[], OpenLog]], int, tuple[str, ...
     "memory": (_memory, 100, ()),
     "sqlite": (_sqlite, 40, ()),
     "duckdb": (_duckdb, 4, ()),
-    "postgres": (_server("postgres"), 8, ("postgres",)),
-    "mysql": (_server("mysql"), 8, ("mysql",)),
-    "mariadb": (_server("mariadb"), 8, ("mariadb",)),
+    "postgres": (_postgres, 8, ("postgres",)),
+    "mysql": (_mysql("mysql"), 8, ("mysql",)),
+    "mariadb": (_mysql("mariadb"), 8, ("mariadb",)),
     "bucket in memory": (_bucket, 100, ()),
     "s3": (_store("s3"), 8, ("s3",)),
     "gcs": (_store("gcs"), 8, ("gcs",)),
