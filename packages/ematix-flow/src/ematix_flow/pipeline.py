@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ematix_flow.run.preview import Preview
     from ematix_flow.run.result import RunResult, StepResult
     from ematix_flow.run.validate import Validation
-    from ematix_flow.schedule.due import RunDueResult
+    from ematix_flow.schedule.events import RunDueResult
 
 
 def run_due_with_dag_detailed(

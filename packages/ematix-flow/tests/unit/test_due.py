@@ -27,7 +27,9 @@ from ematix_flow.run.sqlite_log import SqliteRunLog
 from ematix_flow.run.turns import GAVE_UP, Key, Turn
 from ematix_flow.schedule.agenda import Fire
 from ematix_flow.schedule.claims import Claims
-from ematix_flow.schedule.due import Assignment, How, RunDueResult, planned, run_due
+from ematix_flow.schedule.due import How, planned, run_due
+from ematix_flow.schedule.events import RunDueResult
+from ematix_flow.schedule.slots import Assignment
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)

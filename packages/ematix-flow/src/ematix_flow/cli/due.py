@@ -28,7 +28,7 @@ from ematix_flow.run.turns import GAVE_UP, SUCCEEDED, Key, Standing, Turn
 if TYPE_CHECKING:
     from ematix_flow.model import PipelineSpec
     from ematix_flow.run.log import RunLog
-    from ematix_flow.schedule.due import Event
+    from ematix_flow.schedule.events import Event
 
 _MISDECLARED, _CANCELLED = 2, 130
 _MOST_BESIDE = 4
@@ -97,13 +97,13 @@ def run_due(
     from ematix_flow.schedule.due import How
     from ematix_flow.schedule.due import run_due as run_all_due
 
-    moment, limits = _moment(now), config.limits() | _limits(limit)
+    moment, limits = _moment(now), config.limits() | read_limits(limit)
     project = load(modules)
     refused = refused_pipelines(project)
     for error in project.errors:
         complain(str(error))
     specs = [p.spec for p in project.pipelines if p.name not in refused]
-    log, fresh = _remembering(run_log), timedelta(seconds=interval)
+    log, fresh = remembering(run_log), timedelta(seconds=interval)
     if dry_run:
         _show_planned(specs, log, moment, fresh, output)
         return _MISDECLARED if project.errors else 0
@@ -139,7 +139,8 @@ def _moment(text: str | None) -> datetime | None:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
 
 
-def _limits(given: Sequence[str]) -> dict[str, int]:
+def read_limits(given: Sequence[str]) -> dict[str, int]:
+    """``TAG=N``, as often as given."""
     limits = {}
     for text in given:
         tag, _, most = text.partition("=")
@@ -149,7 +150,7 @@ def _limits(given: Sequence[str]) -> dict[str, int]:
     return limits
 
 
-def _remembering(run_log: Callable[[], RunLog]) -> RunLog:
+def remembering(run_log: Callable[[], RunLog]) -> RunLog:
     """A log that remembers what has fired, unless none was asked for."""
     from ematix_flow.run.log import NullRunLog
 
@@ -196,7 +197,7 @@ def _show_planned(
 
 
 def _tell(event: Event) -> None:
-    from ematix_flow.schedule.due import FailedEvent, FiredEvent
+    from ematix_flow.schedule.events import FailedEvent, FiredEvent
 
     if isinstance(event, FiredEvent):
         if event.result is not None:
@@ -225,7 +226,7 @@ def _change_turns(
 ) -> int:
     """Change the turns of the pipelines of these names, and say what became of each."""
     project = load(modules)
-    log = _remembering(run_log)
+    log = remembering(run_log)
     specs = [project.pipeline(name).spec for name in names]
     told = []
     for spec in specs:

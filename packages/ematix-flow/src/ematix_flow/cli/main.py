@@ -23,6 +23,7 @@ COMMANDS = {
     "list": ("listing:list_pipelines", "Show the pipelines of the project."),
     "run": ("running:run", "Run pipelines, all or some, in order of their dependencies."),
     "run-due": ("due:run_due", "Run what is due by schedule, every slot once."),
+    "scheduler": ("scheduler:scheduler", "Look again and again, and have workers run what is due."),
     "reset": ("due:reset", "Let pipelines that have given up go on."),
     "pause": ("due:pause", "Let no schedule run pipelines for a while."),
     "resume": ("due:resume", "Let schedules run paused pipelines again."),

@@ -133,6 +133,9 @@ def run_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if sum(map(bool, (url, path, none))) > 1:
             raise click.UsageError("--run-log, --run-log-path and --no-run-log exclude each other")
 
+        if url or path:
+            click.get_current_context().meta["ematix_flow.run_log"] = url or path
+
         def open_chosen() -> RunLog:
             from ematix_flow.run.log import NullRunLog, open_run_log
 

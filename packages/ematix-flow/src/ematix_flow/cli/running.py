@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -100,6 +101,20 @@ class _How:
     help="Load every target, also those that the last, failed run has loaded; or only the others. "
     "Otherwise those are left alone whose rows are still the same.",
 )
+@click.option(
+    "--claim-token",
+    metavar="TOKEN",
+    help="Run the slot that a scheduler has claimed by this token.",
+)
+@click.option(
+    "--lease-seconds",
+    type=click.FloatRange(min=1),
+    default=300,
+    show_default=True,
+    help="With a token: after so long without a sign of life the slot is taken over by others.",
+)
+@click.option("--previous-run", metavar="RUN", hidden=True)
+@click.option("--lost-run", metavar="RUN", hidden=True)
 @engine_option
 @module_option
 @run_log_options
@@ -109,6 +124,10 @@ def run(
     names: tuple[str, ...],
     params: tuple[str, ...],
     all_targets: bool | None,
+    claim_token: str | None,
+    lease_seconds: float,
+    previous_run: str | None,
+    lost_run: str | None,
     modules: tuple[str, ...],
     run_log: Callable[[], RunLog],
     output: str,
@@ -120,6 +139,11 @@ def run(
     """
     parameters = _parameters(params)
     project = load(modules)
+    if claim_token is not None:
+        if len(names) != 1:
+            raise click.UsageError("--claim-token goes with one pipeline")
+        claim = _Claim(claim_token, lease_seconds, previous_run, lost_run)
+        return _run_claimed(project, names[0], claim, run_log(), output)
     refused = refused_pipelines(project)
     chosen = _chosen(project, refused, names)
     outcome = _Outcome()
@@ -145,6 +169,42 @@ def _tidy(log: RunLog) -> None:
     from ematix_flow.run.retention import tidy
 
     tidy(log)
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a scheduler tells a worker of the slot that it is to run."""
+
+    token: str
+    lease_seconds: float
+    previous: str | None
+    lost: str | None
+
+
+def _run_claimed(project: Project, name: str, claim: _Claim, log: RunLog, output: str) -> int:
+    from ematix_flow.schedule.events import FailedEvent, FiredEvent
+    from ematix_flow.schedule.worker import run_claimed
+
+    with terminated_like_interrupted():
+        ended = run_claimed(
+            project.pipeline(name).spec,
+            claim.token,
+            log,
+            lease=timedelta(seconds=claim.lease_seconds),
+            previous=claim.previous or claim.lost,
+            lost=claim.lost is not None,
+        )
+    event = ended.event
+    if output == "json":
+        say_json(event.to_dict())
+    elif isinstance(event, FiredEvent):
+        if event.result is not None:
+            tell_result(event.result)
+    else:
+        complain(event.error_message if isinstance(event, FailedEvent) else event.reason)
+    if ended.status == "cancelled":
+        return _CANCELLED
+    return 0 if ended.status == "succeeded" else 1
 
 
 def _parameters(params: Sequence[str]) -> dict[str, str]:

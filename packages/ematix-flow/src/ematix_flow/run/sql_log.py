@@ -65,6 +65,7 @@ class SqlRunLog(ABC):
     pipelines = "pipelines"
     unless_there = "ON CONFLICT DO NOTHING"
     place = ""
+    remedy = "see that it answers, or name another with --run-log"
 
     def __init__(self) -> None:
         self._complained = False
@@ -273,7 +274,7 @@ class SqlRunLog(ABC):
         except LogDown as error:
             raise ConfigError(
                 f"the run log {self.place} cannot be read: {error.what}",
-                fix="move the file away, or name another with --run-log",
+                fix=self.remedy,
             ) from error
 
     @contextlib.contextmanager

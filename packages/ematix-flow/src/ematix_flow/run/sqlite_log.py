@@ -70,6 +70,8 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
 class SqliteRunLog(SqlRunLog):
     """The run log in a SQLite file that many processes may write at once."""
 
+    remedy = "move the file away, or name another with --run-log"
+
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path

@@ -40,6 +40,9 @@ _PAUSE = 30.0
 _PATIENCE = 5.0
 """Seconds that a run spends at a time on delivering what others have left."""
 
+_REFUSALS = 2
+"""So many may fail one after the other before the log counts as down."""
+
 _numbers = itertools.count()
 Answer = TypeVar("Answer")
 
@@ -108,7 +111,10 @@ class Undelivered:
             return []
 
     def deliver(self, log: RunLog, *, seconds: float = math.inf) -> int:
-        """Hand over what can be in that time, unless another process is at it; how many files."""
+        """Hand over what can be in that time, unless another process is at it; how many files.
+
+        What is refused while others are taken is put aside, so that it holds up nobody.
+        """
         if not self.files():
             return 0
         with self._locked(wait=False) as mine:
@@ -117,15 +123,25 @@ class Undelivered:
             waiting, count = self.waiting(), 0
             ended = {k.about for k in waiting if k.what == _FINISHED}
             deadline = time.monotonic() + seconds
+            refused: list[tuple[Kept, RunLogUnavailable]] = []
             for kept in waiting:
                 if time.monotonic() > deadline:
                     break
-                if kept.what == _FINISHED:
-                    log.finish(kept.record)
-                elif kept.about not in ended and not _knows(log, kept.record):
-                    log.begin(kept.record)
+                try:
+                    _hand_over(log, kept, told_by_its_end=kept.about in ended)
+                except RunLogUnavailable as error:
+                    refused.append((kept, error))
+                    if len(refused) > count + _REFUSALS:
+                        break
+                    continue
                 _remove(kept.file)
                 count += 1
+            if refused and not count:
+                raise refused[0][1]
+            for kept, error in refused:
+                logger.warning("%s is not taken by the run log: %s", kept.file, error)
+                with contextlib.suppress(OSError):
+                    kept.file.rename(kept.file.with_suffix(".refused"))
             return count
 
     def forget_begun(self, record: RunRecord) -> None:
@@ -155,6 +171,13 @@ class Undelivered:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _hand_over(log: RunLog, kept: Kept, *, told_by_its_end: bool) -> None:
+    if kept.what == _FINISHED:
+        log.finish(kept.record)
+    elif not told_by_its_end and not _knows(log, kept.record):
+        log.begin(kept.record)
 
 
 def _remove(file: Path) -> None:
@@ -242,13 +265,9 @@ class BufferedRunLog:
     def reached(self) -> RunLog:
         """The log itself, with all that waited in it; ``RunLogUnavailable`` if it is down."""
         log = self._opened()
-        self._undelivered.deliver(log)
-        return log
-
-    def _reached_soon(self) -> RunLog:
-        """The same for a run, which has better things to do than to deliver for all others."""
-        log = self._opened()
-        self._undelivered.deliver(log, seconds=_PATIENCE)
+        # What is not taken has been told of, or the question itself fails.
+        with contextlib.suppress(RunLogUnavailable):
+            self._undelivered.deliver(log)
         return log
 
     def close(self) -> None:
@@ -274,6 +293,8 @@ class BufferedRunLog:
                 self._warn(f"{self._undelivered.folder} cannot be written ({error.strerror})")
 
     def _ask(self, act: Callable[[RunLog], Answer]) -> Answer:
+        if self._undelivered.files():
+            self._try(lambda log: None)
         answer = self._try(act)
         if answer is not None:
             return answer[0]
@@ -283,15 +304,19 @@ class BufferedRunLog:
         return act(held)
 
     def _try(self, act: Callable[[RunLog], Answer]) -> tuple[Answer] | None:
-        """What the log answers, after all that waits for it; None where it is down."""
+        """What the log answers; None where it is down. Where it is not, others are delivered."""
         if time.monotonic() < self._not_before:
             return None
         try:
-            return (act(self._reached_soon()),)
+            log = self._opened()
+            answer = act(log)
         except RunLogUnavailable as error:
             self._not_before = time.monotonic() + _PAUSE
             self._warn(str(error))
             return None
+        with contextlib.suppress(RunLogUnavailable):
+            self._undelivered.deliver(log, seconds=_PATIENCE)
+        return (answer,)
 
     def _warn(self, reason: str) -> None:
         text = redact_text(f"{reason}; this run goes on, and its records are delivered later")

@@ -85,12 +85,16 @@ class Agenda:
         """How a pipeline stands."""
         return self.standings.get(name, Standing())
 
+    def is_claimed(self, name: str) -> bool:
+        """Whether somebody is at work on it who may still be alive."""
+        return self.standing(name).turn.is_claimed(self.moment.clock)
+
     def _own(self, name: str) -> Decision:
         """The same, whatever it depends on."""
         spec, turn, now = self.specs[name], self.standing(name).turn, self.moment.now
         if spec.schedule is None:
             return None
-        if turn.is_claimed(self.moment.clock):
+        if self.is_claimed(name):
             return Wait("a run of it is under way", turn.slot)
         if self._gave_up(name):
             tries = f"{turn.attempt} attempt{'s' if turn.attempt != 1 else ''}"

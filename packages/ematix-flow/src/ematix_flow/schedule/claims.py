@@ -39,8 +39,8 @@ class Claims:
         self._held: dict[Key, Turn] = {}
         self._lock = threading.RLock()
 
-    def take(self, key: Key, turn: Turn, fire: Fire, run_id: str) -> bool:
-        """Claim a slot; False if somebody else has changed the turn since it was read."""
+    def take(self, key: Key, turn: Turn, fire: Fire, run_id: str) -> str | None:
+        """A token for a slot; None if somebody else has changed the turn since it was read."""
         claimed = dataclasses.replace(
             turn,
             slot=fire.slot,
@@ -54,9 +54,20 @@ class Claims:
         )
         with self._lock:
             if not self._log.move(key, turn, claimed):
-                return False
+                return None
             self._held[key] = dataclasses.replace(claimed, epoch=turn.epoch + 1)
-            return True
+            return claimed.token
+
+    def adopt(self, key: Key, token: str) -> Turn | None:
+        """Go on with a claim that another process has made; None if it is not good any more."""
+        with self._lock:
+            turn = self._log.standings([key.origin]).get(key, Standing()).turn
+            if turn.state != CLAIMED or turn.token != token:
+                return None
+            self._held[key] = turn
+            expires = self._log.clock() + self._lease
+            mine = functools.partial(dataclasses.replace, holder=self._holder, expires_at=expires)
+            return self._changed(key, mine, keep=True)
 
     def name_run(self, key: Key, run_id: str) -> bool:
         """Say which run works on a slot from now on; False if it was taken over meanwhile."""
