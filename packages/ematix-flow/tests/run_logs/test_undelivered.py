@@ -191,6 +191,31 @@ def test_processes_that_deliver_at_once(folder: Path) -> None:
     assert waiting.files() == []
 
 
+class Picky(Failing):
+    """Does not take one record, as a column may be too narrow for it."""
+
+    def finish(self, record: RunRecord) -> None:
+        if record.run_id == "run-1":
+            raise RunLogUnavailable("value too long")
+        super().finish(record)
+
+
+def test_what_is_refused_while_others_are_taken_is_put_aside(folder: Path) -> None:
+    log, waiting = Picky(), Undelivered(folder)
+    waiting.keep("finished", record(1).closed("failed", finished_at=NOON))
+    with pytest.raises(RunLogUnavailable, match="value too long"):
+        waiting.deliver(log)
+    held = BufferedRunLog(lambda: log, folder)
+    held.begin(record(0))
+    assert len(waiting.files()) == 1
+    for number in (2, 3):
+        waiting.keep("finished", record(number).closed("failed", finished_at=NOON))
+    assert waiting.deliver(log) == 3
+    assert [r.run_id for r in log.list()] == ["run-3", "run-2", "run-0"]
+    assert [f.suffix for f in folder.iterdir() if f.suffix] == [".refused"]
+    held.close()
+
+
 def test_a_run_does_not_deliver_for_ever(log: Failing, folder: Path) -> None:
     waiting = Undelivered(folder)
     for number in range(4):

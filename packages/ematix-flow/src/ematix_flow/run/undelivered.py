@@ -123,26 +123,30 @@ class Undelivered:
             waiting, count = self.waiting(), 0
             ended = {k.about for k in waiting if k.what == _FINISHED}
             deadline = time.monotonic() + seconds
-            refused: list[tuple[Kept, RunLogUnavailable]] = []
+            failed: list[tuple[Kept, RunLogUnavailable]] = []
             for kept in waiting:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or len(failed) > _REFUSALS:
                     break
-                try:
-                    _hand_over(log, kept, told_by_its_end=kept.about in ended)
-                except RunLogUnavailable as error:
-                    refused.append((kept, error))
-                    if len(refused) > count + _REFUSALS:
-                        break
-                    continue
-                _remove(kept.file)
+                if kept.what == _BEGUN and kept.about in ended:
+                    _remove(kept.file)
+                elif error := _refusal(log, kept):
+                    failed.append((kept, error))
+                else:
+                    # The log is there: what it still does not take, it never will.
+                    for other, _ in failed:
+                        self._put_aside(other, _refusal(log, other))
+                    failed = []
                 count += 1
-            if refused and not count:
-                raise refused[0][1]
-            for kept, error in refused:
-                logger.warning("%s is not taken by the run log: %s", kept.file, error)
-                with contextlib.suppress(OSError):
-                    kept.file.rename(kept.file.with_suffix(".refused"))
+            if failed:
+                raise failed[0][1]
             return count
+
+    @staticmethod
+    def _put_aside(kept: Kept, error: RunLogUnavailable | None) -> None:
+        if error is not None:
+            logger.warning("%s is not taken by the run log: %s", kept.file, error)
+            with contextlib.suppress(OSError):
+                kept.file.rename(kept.file.with_suffix(".refused"))
 
     def forget_begun(self, record: RunRecord) -> None:
         """Its end will tell all, and nobody may say after that end that it has begun."""
@@ -173,11 +177,17 @@ class Undelivered:
             os.close(descriptor)
 
 
-def _hand_over(log: RunLog, kept: Kept, *, told_by_its_end: bool) -> None:
-    if kept.what == _FINISHED:
-        log.finish(kept.record)
-    elif not told_by_its_end and not _knows(log, kept.record):
-        log.begin(kept.record)
+def _refusal(log: RunLog, kept: Kept) -> RunLogUnavailable | None:
+    """Hand a record over and remove its file; what the log says if it does not take it."""
+    try:
+        if kept.what == _FINISHED:
+            log.finish(kept.record)
+        elif not _knows(log, kept.record):
+            log.begin(kept.record)
+    except RunLogUnavailable as error:
+        return error
+    _remove(kept.file)
+    return None
 
 
 def _remove(file: Path) -> None:
