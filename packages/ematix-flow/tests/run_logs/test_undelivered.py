@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
@@ -18,10 +20,11 @@ from ematix_flow.errors import RunLogUnavailable
 from ematix_flow.run import undelivered
 from ematix_flow.run.log import MemoryRunLog, open_run_log
 from ematix_flow.run.records import RunRecord
-from ematix_flow.run.undelivered import BufferedRunLog, Undelivered, undelivered_folder
+from ematix_flow.run.undelivered import BufferedRunLog, Undelivered
 from services import process
+from services.postgres import Postgres
 from services.s3 import S3
-from services.service import Endpoint
+from services.service import Endpoint, Service
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 
@@ -292,31 +295,41 @@ def test_a_log_that_is_down_is_not_asked_again_at_once(
     assert len(opened) == 1
 
 
-def test_the_folder_tells_logs_apart_but_not_passwords() -> None:
-    one, other = (undelivered_folder(f"postgres://u:{p}@h/db") for p in ("secret-1", "secret-2"))
-    assert one == other
-    assert one.parent == config.home() / "undelivered"
-    names = {
-        undelivered_folder(url)
-        for url in (
-            "postgres://u:x@h/db",
-            "postgres://u:x@h/db2",
-            "s3://b/p?endpoint=http://a",
-            "s3://b/p?endpoint=http://b",
-        )
-    }
-    assert len(names) == 4
+def test_the_folder_tells_logs_apart_but_not_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+
+    def note(_: object, folder: Path) -> None:
+        seen.append(folder)
+
+    monkeypatch.setattr(undelivered, "BufferedRunLog", note)
+    monkeypatch.setattr("ematix_flow.run.object_log.BufferedRunLog", note)
+    for url in ("postgres://u:secret-1@h/db", "postgres://u:secret-2@h/db"):
+        open_run_log(url)
+    assert seen[0] == seen[1]
+    assert seen[0].parent == config.home() / "undelivered"
+    for url in ("postgres://u:x@h/db2", "s3://b/p?endpoint=http://a", "s3://b/p?endpoint=http://b"):
+        open_run_log(url)
+    assert len(set(seen)) == 4
 
 
-@pytest.fixture
+Server = tuple[str, Callable[[], None], Callable[[], None]]
+
+
+@pytest.fixture(
+    params=[pytest.param(s, marks=pytest.mark.services(s.name)) for s in (S3, Postgres)],
+    ids=lambda service: service.name,
+)
 def stoppable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[str, Callable[[], None], Callable[[], None]]]:
-    """An S3 server of this test's own that can be stopped and started with its data."""
-    service = S3()
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Server]:
+    """The URL for a log on a server of this test's own, and how to start and to stop that."""
+    service: Service = request.param()
     service.install()
-    home = tmp_path / "server"
-    home.mkdir()
+    account = service.run_as()
+    # Not below the folder of the test, which that account cannot enter.
+    home = Path(tempfile.mkdtemp(prefix="ematix-stoppable-"))
+    if account is not None:
+        shutil.chown(home, account, account)
     endpoint = Endpoint(process.free_port(), home, secrets.token_hex(16))
     service.prepare(endpoint)
     running: list[tuple[int, str]] = []
@@ -330,37 +343,41 @@ def stoppable(
 
     def start() -> None:
         command = service.command(endpoint)
-        pid = process.launch(command, home=home, log=tmp_path / "server.log", account=None)
+        pid = process.launch(command, home=home, log=tmp_path / "server.log", account=account)
         running.append((pid, process.birth(pid)))
-        assert process.wait_until(answers, timeout=30)
+        assert process.wait_until(answers, timeout=60)
 
     def stop() -> None:
         while running:
             process.stop(*running.pop())
 
-    start()
-    server = service.client(endpoint)
-    bucket = server.create_bucket()
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    yield f"s3://{bucket}/log?endpoint={server.url}", start, stop
-    stop()
+    try:
+        start()
+        server = service.client(endpoint)
+        url = server.url
+        if service.name == "s3":
+            url = f"s3://{server.create_bucket()}/log?endpoint={server.url}"
+            for name, value in server.environment.items():
+                monkeypatch.setenv(name, value)
+        yield url, start, stop
+    finally:
+        stop()
+        shutil.rmtree(home)
 
 
-@pytest.mark.services("s3")
-def test_s3_stopped_in_the_middle_of_runs(
-    stoppable: tuple[str, Callable[[], None], Callable[[], None]],
-) -> None:
+def test_a_server_stopped_in_the_middle_of_runs(stoppable: Server) -> None:
     url, start, stop = stoppable
     log = open_run_log(url)
     log.begin(record(1))
     log.begin(record(2))
     log.finish(record(1).closed("succeeded", finished_at=NOON))
     stop()
-    with pytest.warns(UserWarning, match=r"the run log s3://.* cannot be used"):
+    with pytest.warns(UserWarning, match=r"the run log .* cannot be .*delivered later"):
         log.finish(record(2).closed("failed", finished_at=NOON))
     log.begin(record(3))
     log.finish(record(3).closed("succeeded", finished_at=NOON))
+    with pytest.raises(RunLogUnavailable):
+        log.standings(["shop"])
     log.close()
     start()
     later = open_run_log(url)
@@ -371,5 +388,5 @@ def test_s3_stopped_in_the_middle_of_runs(
         ("run-1", "succeeded"),
     ]
     assert later.running("orders") == []
-    assert list(undelivered_folder(url).glob("*.json")) == []
+    assert list(config.home().glob("undelivered/*/*.json")) == []
     later.close()

@@ -152,15 +152,13 @@ def _open_database(connection: Connection, *, create_tables: bool = True) -> Run
             fix=f"name one of kind {', '.join(_DATABASE_KINDS)}",
         )
     from ematix_flow.run.database_log import DatabaseRunLog
-    from ematix_flow.run.sql_log import LogDown
+    from ematix_flow.run.undelivered import BufferedRunLog, undelivered_folder
 
-    try:
-        return DatabaseRunLog(connection, create_tables=create_tables)
-    except LogDown as error:
-        warn_of_lost_records(
-            f"the run log cannot be reached ({error.what}); this run will not be recorded"
-        )
-        return NullRunLog()
+    # How a connection shows itself tells it from others and holds no secret.
+    return BufferedRunLog(
+        lambda: DatabaseRunLog(connection, create_tables=create_tables),
+        undelivered_folder(repr(connection)),
+    )
 
 
 def _open_file(path: Path) -> RunLog:

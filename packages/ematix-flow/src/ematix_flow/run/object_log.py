@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from ematix_flow.run.buckets import Bucket, open_bucket
+from ematix_flow.run.buckets import Bucket, open_bucket, parse_bucket_url
 from ematix_flow.run.log import Records, check_filter, decisive, last_of, only_one_run
 from ematix_flow.run.object_keys import (
     ENDED,
@@ -49,7 +49,8 @@ Each = Callable[[Callable[[Any], Any], list[Any]], list[Any]]
 
 def open_object_log(url: str) -> BufferedRunLog:
     """The run log in the bucket that a URL names; what it cannot take now is delivered later."""
-    return BufferedRunLog(lambda: ObjectRunLog(open_bucket(url)), undelivered_folder(url))
+    place = repr(parse_bucket_url(url))
+    return BufferedRunLog(lambda: ObjectRunLog(open_bucket(url)), undelivered_folder(place))
 
 
 class ObjectRunLog:

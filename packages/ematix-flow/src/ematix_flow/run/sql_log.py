@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from ematix_flow.errors import ConfigError, EmatixError
+from ematix_flow.errors import RunLogUnavailable
 from ematix_flow.run.log import (
     Records,
     check_filter,
@@ -44,7 +44,7 @@ _NAMED = re.compile(r":(\w+)")
 _AT_ONCE = 200
 
 
-class LogDown(EmatixError):
+class LogDown(RunLogUnavailable):
     """The run log does not answer."""
 
 
@@ -272,7 +272,7 @@ class SqlRunLog(ABC):
             with self.connected() as log:
                 yield log
         except LogDown as error:
-            raise ConfigError(
+            raise RunLogUnavailable(
                 f"the run log {self.place} cannot be read: {error.what}",
                 fix=self.remedy,
             ) from error

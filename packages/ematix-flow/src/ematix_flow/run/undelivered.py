@@ -24,12 +24,11 @@ from typing import TypeVar
 
 from ematix_flow import config
 from ematix_flow.errors import ConfigError, RunLogUnavailable
-from ematix_flow.redaction import is_secret_field, redact_text
+from ematix_flow.redaction import redact_text
 from ematix_flow.run.log import MemoryRunLog, Records, RunLog
 from ematix_flow.run.record_text import read_document, record_document
 from ematix_flow.run.records import RunRecord
 from ematix_flow.run.turns import Key, Standing, Turn
-from ematix_flow.urls import split_url
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +46,9 @@ _numbers = itertools.count()
 Answer = TypeVar("Answer")
 
 
-def undelivered_folder(url: str) -> Path:
-    """Where the records for the log at ``url`` wait; its secrets have no part in the name."""
-    parts = split_url(url)
-    options = sorted((n, v) for n, v in parts.options.items() if not is_secret_field(n))
-    place = (parts.scheme, parts.user, parts.host, parts.port, parts.path, options)
-    name = hashlib.sha256(repr(place).encode()).hexdigest()[:16]
-    return config.home() / "undelivered" / name
+def undelivered_folder(place: str) -> Path:
+    """Where the records for a log wait that is at ``place``, a text without secrets."""
+    return config.home() / "undelivered" / hashlib.sha256(place.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
