@@ -118,6 +118,8 @@ def test_what_waits_is_told_while_the_log_is_down(log: Failing, folder: Path) ->
     assert held.running("orders") == [record(1)]
     with pytest.raises(RunLogUnavailable):
         held.reached().running("orders")
+    with pytest.raises(RunLogUnavailable):
+        held.insist().running("orders")
     held.close()
 
 

@@ -210,6 +210,7 @@ class BufferedRunLog:
         self._log: RunLog | None = None
         self._warned = False
         self._not_before = 0.0
+        self._insists = False
         self._try(lambda log: None)
 
     def begin(self, record: RunRecord) -> None:
@@ -267,6 +268,11 @@ class BufferedRunLog:
         """The time, by a clock that all who share the log go by."""
         return self.reached().clock()
 
+    def insist(self) -> BufferedRunLog:
+        """Never answer without the log itself: for those who decide by what it says."""
+        self._insists = True
+        return self
+
     def reached(self) -> RunLog:
         """The log itself, with all that waited in it; ``RunLogUnavailable`` if it is down."""
         log = self._opened()
@@ -298,6 +304,8 @@ class BufferedRunLog:
                 self._warn(f"{self._undelivered.folder} cannot be written ({error.strerror})")
 
     def _ask(self, act: Callable[[RunLog], Answer]) -> Answer:
+        if self._insists:
+            return act(self.reached())
         if self._undelivered.files():
             self._try(lambda log: None)
         answer = self._try(act)
