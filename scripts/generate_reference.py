@@ -32,7 +32,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scripts.reference_texts import (
     FIELDS,
-    NO_EFFECT_YET,
     OPTIONS,
     PRODUCTS,
     SETTINGS,
@@ -199,7 +198,7 @@ class _Sample(ManagedTable):
 def pipeline_options() -> str:
     options = inspect.signature(ematix.pipeline).parameters
     rows = [
-        (code(name), _default(parameter), OPTIONS[name], _executed(name))
+        (code(name), _default(parameter), OPTIONS[name])
         for name, parameter in options.items()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
@@ -213,7 +212,7 @@ def pipeline_options() -> str:
         "All are keywords of `@ematix.pipeline(…)`; `@ematix.job` is the same. Every option is"
         " checked when it is declared. One that this version cannot execute makes a run fail with"
         " `NotAvailableYet` before any row moves.",
-        table(("option", "default", "meaning", "executed in this version?"), rows),
+        table(("option", "default", "meaning"), rows),
         "## Modes",
         modes,
         "## What a function may ask for",
@@ -236,10 +235,6 @@ def pipeline_options() -> str:
 
 def _default(parameter: inspect.Parameter) -> str:
     return "" if parameter.default is None else code(repr(parameter.default))
-
-
-def _executed(option: str) -> str:
-    return NO_EFFECT_YET.get(option, YES)
 
 
 # Errors, settings, support

@@ -22,23 +22,6 @@ PRODUCTS = {
     "sqlite": "SQLite",
 }
 
-_SCHEDULED = "there is no scheduler yet"
-
-# Options that are checked and kept, but change nothing yet.
-NO_EFFECT_YET = {
-    "schedule": f"shown by `flow status`; {_SCHEDULED}",
-    "timezone": f"shown by `flow status`; {_SCHEDULED}",
-    "jitter": f"shown by `flow status`; {_SCHEDULED}",
-    "start_date": f"shown by `flow status`; {_SCHEDULED}",
-    "end_date": f"shown by `flow status`; {_SCHEDULED}",
-    "excluded_days": f"shown by `flow status`; {_SCHEDULED}",
-    "catchup": f"kept; {_SCHEDULED}",
-    "catchup_limit": f"kept; {_SCHEDULED}",
-    "upstream_freshness_secs": f"kept; {_SCHEDULED}",
-    "retry": f"kept; {_SCHEDULED}",
-    "depends_on": "yes: `flow run` keeps the order",
-}
-
 OPTIONS = {
     "target": "The declared table that rows land in.",
     "targets": "Several tables at once, as `Target(…)` entries.",
@@ -57,9 +40,12 @@ OPTIONS = {
     "project file.",
     "catchup": 'Slots that were missed: `"none"`, `"last"` for the latest of them, or `"all"`.',
     "catchup_limit": "The most slots that are made up for.",
-    "depends_on": "Pipelines, or their names, that have to succeed first.",
+    "depends_on": "Pipelines, or their names, that have to succeed first; with a condition: "
+    '`("load_orders", "completed")` or `"failed"`.',
+    "tags": "Names by which `[limits]` says how many may run at once.",
     "upstream_freshness_secs": "How old the last success of an upstream may be.",
-    "retry": "`max_attempts`, `backoff_seconds`, `backoff_factor`, `max_backoff_seconds`.",
+    "retry": "`max_attempts`, `backoff_seconds`, `backoff_factor` or `backoff`, "
+    "`max_backoff_seconds`, `jitter`, `retry_on`.",
     "keys": "The columns that identify a row.",
     "update_columns": "The columns that a merge may change.",
     "compare_columns": "The columns that decide whether a row changed.",
@@ -160,6 +146,7 @@ SETTINGS = {
     "EMATIX_FLOW_DSN": "The URL of the connection `default`.",
     "EMATIX_FLOW_HOME": "Your own folder instead of `~/.ematix-flow`.",
     "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`, "
+    "`postgres://…`, `mysql://…`, `duckdb://path`, the name of a connection, "
     "`s3://bucket/prefix`, `gs://bucket/prefix`, `azure://account/container/prefix`.",
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
     "EMATIX_FLOW_ENGINE": "`local`: Spark in this process, whatever else is up; `auto`: the warm "
@@ -185,6 +172,7 @@ SETTINGS = {
 }
 
 TOML_KEYS = {
+    "project.name": "What tells machines that a project is the same, wherever its files are.",
     "project.modules": "Modules, files or folders that declare pipelines.",
     "project.run_log": "The run log of this project, a path or a URL.",
     "project.run_log_keep": "How long runs are kept in it, such as `90d`; for ever if not set.",
@@ -197,6 +185,7 @@ TOML_KEYS = {
     "wins.",
     "pipelines.<name>": "`engine`, `peers`, `master` and `master_secret` of one pipeline, over "
     "whose declaration it wins.",
+    "limits": "How many pipelines with a tag may run at once: `heavy = 2`.",
     "spark": "Settings of Spark on a cluster that `master` names by `spark://` or `k8s://`, "
     "without the `spark.` in front: "
     '`executor.memory = "4g"`.',

@@ -24,6 +24,7 @@ from ematix_flow.durations import duration
 from ematix_flow.errors import ConfigError, UnknownName
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.records import STATUSES, RunRecord, effective_status, utc_now
+from ematix_flow.run.turns import GAVE_UP, Key, Standing, Turn
 
 if TYPE_CHECKING:
     from ematix_flow.run.log import RunLog
@@ -42,34 +43,49 @@ def status(*, modules: tuple[str, ...], run_log: Callable[[], RunLog], output: s
     log, now = _readable(run_log), utc_now()
     for error in project.errors:
         complain(str(error))
+    named = config.project_settings().name
+    keys = {p.name: Key(named or p.spec.location.file, p.name) for p in project.pipelines}
+    standings = log.standings({key.origin for key in keys.values()})
     found = [
-        (
-            p.spec,
-            log.last(p.name, declared_in=config.origin_of(p.spec.location.file)),
-            next_due(p.spec, now),
-        )
+        (p.spec, standings.get(keys[p.name], Standing()), next_due(p.spec, now))
         for p in project.pipelines
     ]
     if output == "json":
-        say_json({"pipelines": [_status(spec, last, due, now) for spec, last, due in found]})
+        told = [
+            _status(spec, log.last(spec.name, declared_in=keys[spec.name].origin), held, due, now)
+            for spec, held, due in found
+        ]
+        say_json({"pipelines": told})
     elif found:
         say_table(
-            ["NAME", "SCHEDULE", "NEXT DUE", "LAST RUN", "OUTCOME", "ROWS"],
+            ["NAME", "SCHEDULE", "NEXT DUE", "LAST RUN", "OUTCOME", "ROWS", "STATE"],
             [
                 [
                     spec.name,
                     spec.schedule.cron if spec.schedule else None,
                     due,
-                    last.started_at if last else None,
-                    effective_status(last, now) if last else "never ran",
-                    last.rows_written if last else None,
+                    held.last.started_at if held.last else None,
+                    _outcome(log, held, now),
+                    held.last.rows if held.last else None,
+                    _turn_text(held.turn, now),
                 ]
-                for spec, last, due in found
+                for spec, held, due in found
             ],
         )
     elif not project.errors:
         say(f"No pipeline is declared in {', '.join(project.modules)}.")
     return 2 if project.errors else 0
+
+
+def _outcome(log: RunLog, standing: Standing, now: datetime) -> str:
+    """How the last run ended; one that says it runs may be gone."""
+    last = standing.last
+    if last is None:
+        return "never ran"
+    if last.status != "running":
+        return last.status
+    seen = {effective_status(record, now) for record in log.get(last.run_id)}
+    return "lost" if "lost" in seen else "running"
 
 
 def next_due(spec: PipelineSpec, now: datetime) -> datetime | None:
@@ -80,8 +96,13 @@ def next_due(spec: PipelineSpec, now: datetime) -> datetime | None:
 
 
 def _status(
-    spec: PipelineSpec, last: RunRecord | None, due: datetime | None, now: datetime
+    spec: PipelineSpec,
+    last: RunRecord | None,
+    standing: Standing,
+    due: datetime | None,
+    now: datetime,
 ) -> dict[str, Any]:
+    turn = standing.turn
     return {
         "name": spec.name,
         "schedule": spec.schedule.cron if spec.schedule else None,
@@ -89,7 +110,25 @@ def _status(
         "next_due": due.isoformat() if due else None,
         "depends_on": list(spec.depends_on),
         "last_run": last.to_dict(now=now) if last else None,
+        "paused": turn.paused,
+        "gave_up": turn.state == GAVE_UP,
+        "attempt_count": turn.attempt,
+        "retry_at": turn.retry_at.isoformat() if turn.retry_at else None,
+        "slot": turn.slot.isoformat() if turn.slot and turn.state else None,
     }
+
+
+def _turn_text(turn: Turn, now: datetime) -> str | None:
+    """How a pipeline stands with its schedule, where that is not as usual."""
+    if turn.paused:
+        return "paused"
+    if turn.state == GAVE_UP:
+        return "gave up"
+    if turn.is_claimed(now):
+        return "under way"
+    if turn.retry_at is not None:
+        return f"again at {when(turn.retry_at)}"
+    return None
 
 
 @click.group()
