@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Flow
+from run_logs.kinds import url_of
 from services.process import free_port
 from services.s3 import S3Server
 
@@ -66,3 +67,27 @@ def test_an_unknown_bucket_stops_no_run(flow: Flow, project: Path, url: str) -> 
     assert "there is no such bucket" in said.err
     said = flow("runs", "list", "--run-log", missing)
     assert (said.code, said.err.count("\n")) == (2, 1)
+
+
+STORES = [pytest.param(kind, marks=pytest.mark.services(kind)) for kind in ("s3", "gcs", "azurite")]
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_slot_fires_once_by_a_log_in_a_bucket(
+    flow: Flow, project: Path, request: pytest.FixtureRequest, kind: str
+) -> None:
+    there = ("--run-log", url_of(request, kind), "--format", "json")
+    fired = []
+    for now in ("05:30:10", "05:30:40", "06:00:00"):
+        said = flow("run-due", "--now", f"2026-03-02T{now}Z", *there)
+        assert said.code == 0
+        fired.append([r["_pipeline"] for r in said.json["ran"]])
+    assert fired == [["load_numbers"], [], []]
+    (run,) = flow("runs", "list", *there).json["runs"]
+    assert (run["slot"], run["status"]) == ("2026-03-02T05:30:00+00:00", "succeeded")
+
+
+def test_nothing_fires_while_the_log_is_down(flow: Flow, project: Path, down: str) -> None:
+    said = flow("run-due", "--now", "2026-03-02T05:30:10Z", "--run-log", down)
+    assert said.code == 2
+    assert not Path("warehouse.duckdb").exists()
