@@ -124,7 +124,8 @@ class Model:
         return {run for run, _, _ in gone}
 
 
-keys = st.sampled_from(KEYS)
+# Some come again and again, so that much becomes of one record.
+keys = st.sampled_from(KEYS[:2] * 8 + KEYS)
 pipelines = st.sampled_from(sorted({*RUNS.values(), "nothing"}))
 steps = st.one_of(
     st.tuples(st.just("begin"), keys),
