@@ -149,6 +149,14 @@ SETTINGS = {
     "`postgres://…`, `mysql://…`, `duckdb://path`, the name of a connection, "
     "`s3://bucket/prefix`, `gs://bucket/prefix`, `azure://account/container/prefix`.",
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
+    "EMATIX_FLOW_ALERTERS": "Who is told of failures and recoveries: URLs, with commas between "
+    "them.",
+    "EMATIX_FLOW_ALERT_REPEAT_SECONDS": "After how many seconds the same trouble is told again: "
+    "21600 if not set.",
+    "EMATIX_FLOW_METRICS": "Where numbers of runs go, a URL.",
+    "EMATIX_FLOW_METRICS_URL": "The same.",
+    "EMATIX_FLOW_TRACES": "Where spans of runs go, a URL.",
+    "TRACEPARENT": "The trace that a run continues, in the form of W3C Trace Context.",
     "EMATIX_FLOW_ENGINE": "`local`: Spark in this process, whatever else is up; `auto`: the warm "
     "engine of this folder when there is one that fits (the default); `sail`: Sail, for what it "
     "does as Spark does (see the how-to *Run without Java*); `distributed`: on peers or a master.",
@@ -176,6 +184,10 @@ TOML_KEYS = {
     "project.modules": "Modules, files or folders that declare pipelines.",
     "project.run_log": "The run log of this project, a path or a URL.",
     "project.run_log_keep": "How long runs are kept in it, such as `90d`; for ever if not set.",
+    "project.alerters": "Who is told of failures and recoveries: a list of URLs.",
+    "project.alert_repeat_seconds": "After how many seconds the same trouble is told again.",
+    "project.metrics": "Where numbers of runs go, a URL.",
+    "project.traces": "Where spans of runs go, a URL.",
     "project.engine": "`auto`, `local`, `sail` or `distributed`, as `EMATIX_FLOW_ENGINE`.",
     "project.peers": "A list of addresses of peers.",
     "project.master": "An existing Spark cluster or Spark Connect server.",

@@ -31,7 +31,12 @@ LOCAL, SAIL, DISTRIBUTED = "local", "sail", "distributed"
 ENGINES = ("auto", LOCAL, SAIL, DISTRIBUTED)
 ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
 _PLACEMENT_KEYS = ("engine", "peers", "master", "master_secret")
-_PROJECT_KEYS = ("name", "modules", "run_log", "run_log_keep", "tls", *_PLACEMENT_KEYS)
+_OBSERVE_KEYS = ("alerters", "alert_repeat_seconds", "metrics", "traces")
+_RUN_LOG_KEYS = ("run_log", "run_log_keep")
+_PROJECT_KEYS = ("name", "modules", "tls", *_RUN_LOG_KEYS, *_OBSERVE_KEYS, *_PLACEMENT_KEYS)
+_REPEAT_SECONDS = 6 * 3600
+# Between two URLs, not between two addresses of one.
+_BETWEEN_URLS = re.compile(r",\s*(?=[a-z][a-z0-9+]*://)")
 _TLS_KEYS = ("cert", "key", "ca")
 # Settings of Spark that are not the user's to make, by how they begin, and what to do instead.
 _NOT_SPARKS = {
@@ -51,6 +56,17 @@ _REFERENCES = ("spark.kubernetes.executor.secrets.", "spark.kubernetes.executor.
 
 
 @dataclass(frozen=True)
+class ObserveSettings:
+    """The URLs of those who hear of runs."""
+
+    # Any of them may hold a secret.
+    alerters: tuple[str, ...] = field(default=(), repr=False)
+    metrics: str | None = field(default=None, repr=False)
+    traces: str | None = field(default=None, repr=False)
+    alert_repeat_seconds: float = _REPEAT_SECONDS
+
+
+@dataclass(frozen=True)
 class ProjectSettings:
     """The ``[project]`` table of a project's TOML file."""
 
@@ -60,6 +76,7 @@ class ProjectSettings:
     name: str | None = None
     placement: Placement = field(default_factory=Placement)
     tls: TlsFiles | None = None
+    observe: ObserveSettings = field(default_factory=ObserveSettings)
     run_log_keep: timedelta | None = None
 
 
@@ -121,8 +138,47 @@ def project_settings() -> ProjectSettings:
     transform = _section(path, "transform")
     _check_keys(transform, _PLACEMENT_KEYS, f"{path}: [transform]")
     placed = _first(_placed(transform, f"{path}: [transform]"), placed)
-    tls = _tls(path, table)
-    return ProjectSettings(path.parent, tuple(modules), run_log, name, placed, tls, kept)
+    tls, observe = _tls(path, table), _observed(path, table)
+    return ProjectSettings(path.parent, tuple(modules), run_log, name, placed, tls, observe, kept)
+
+
+def observe_settings() -> ObserveSettings:
+    """Who hears of runs: the environment, then the project, each of them for itself."""
+    project = project_settings().observe
+    alerters, repeat = setting("ALERTERS"), setting("ALERT_REPEAT_SECONDS")
+    if repeat is not None and not repeat.isdecimal():
+        raise ConfigError(
+            f"{_PREFIX}ALERT_REPEAT_SECONDS is no number of seconds", fix="write for example 3600"
+        )
+    return ObserveSettings(
+        project.alerters if alerters is None else split_urls(alerters),
+        setting("METRICS") or setting("METRICS_URL") or project.metrics,
+        setting("TRACES") or project.traces,
+        project.alert_repeat_seconds if repeat is None else float(repeat),
+    )
+
+
+def split_urls(text: str) -> tuple[str, ...]:
+    """The URLs of a list with commas, each of which may hold commas itself."""
+    return tuple(url.strip(" ,") for url in _BETWEEN_URLS.split(text) if url.strip(" ,"))
+
+
+def _observed(path: Path, table: Mapping[str, Any]) -> ObserveSettings:
+    alerters = table.get("alerters", [])
+    if not isinstance(alerters, list) or not all(isinstance(a, str) for a in alerters):
+        raise ConfigError(
+            f"{path}: alerters in [project] must be a list of texts",
+            fix='write for example alerters = ["slack://${SLACK_HOOK}"]',
+        )
+    for key in ("metrics", "traces"):
+        if not isinstance(table.get(key), str | None):
+            raise ConfigError(f"{path}: {key} in [project] must be a text", fix="write a URL")
+    repeat = table.get("alert_repeat_seconds", _REPEAT_SECONDS)
+    if isinstance(repeat, bool) or not isinstance(repeat, int | float) or repeat < 0:
+        raise ConfigError(
+            f"{path}: alert_repeat_seconds in [project] must be a number", fix="write 3600"
+        )
+    return ObserveSettings(tuple(alerters), table.get("metrics"), table.get("traces"), repeat)
 
 
 def origin_of(file: str) -> str:

@@ -28,7 +28,8 @@ from ematix_flow.errors import Transient
 def hold(place):
     if os.environ.get("HOLD") == place:
         Path("held").write_text(place)
-        time.sleep(600)
+        for _ in range(6000):
+            time.sleep(0.1)
 
 
 @ematix.pipeline(target=Numbers, target_connection="warehouse", schedule="* * * * *")
@@ -222,3 +223,51 @@ def test_projects_of_one_name_share_their_turns(flow: Flow, folder: Path) -> Non
     (folder / "pipelines.py").rename(folder / "moved.py")
     (folder / ".ematix-flow.toml").write_text(named.format("moved.py"))
     assert flow("run-due", "--now", NOON).out == "Nothing is due.\n"
+
+
+def test_runs_and_lines_can_be_watched(flow: Flow, folder: Path) -> None:
+    """Lines appear while the run is under way, and following ends with it."""
+    watching = begun(["runs", "tail", "--interval", "0.1"])
+    flow("run-due", "--now", NOON)
+    assert watching.stdout is not None
+    seen = ""
+    while "doubles (post:1): succeeded" not in (seen := seen + watching.stdout.readline()):
+        assert watching.poll() is None
+    watching.send_signal(signal.SIGINT)
+    watching.communicate()
+    assert watching.returncode == 130
+    assert "numbers → shop.numbers: succeeded, 1 rows in" in seen
+    held = begun(["run-due", "--now", "2026-03-01T12:01:05Z"], HOLD="numbers")
+    while not (folder / "held").exists():
+        assert held.poll() is None, held.communicate()
+        signal.sigtimedwait([], 0.05)
+    (run,) = flow("runs", "list", "--status", "running", "--format", "json").json["runs"]
+    following = begun(["logs", run["run_id"], "--follow"])
+    assert following.stdout is not None
+    assert "run of numbers into shop.numbers started" in following.stdout.readline()
+    held.send_signal(signal.SIGINT)
+    _, said = held.communicate(timeout=60)
+    assert (held.returncode, "cancelled" in said) == (130, True)
+    rest, _ = following.communicate(timeout=60)
+    assert "cancelled" in rest
+    assert following.returncode == 0
+    assert flow("logs", run["run_id"], "--follow", "--format", "json").code == 2
+
+
+def test_who_does_not_heed_an_interrupt_is_left_behind(flow: Flow, folder: Path) -> None:
+    """A second one ends the process; the next pass takes the slot over."""
+    deaf = DUE.replace("for _ in range(6000):\n            time.sleep(0.1)", "time.sleep(600)")
+    assert deaf != DUE
+    (folder / "pipelines.py").write_text(deaf)
+    process = begun(["run-due", "--now", NOON, "--max-parallel", "2"], HOLD="numbers")
+    while not (folder / "held").exists():
+        assert process.poll() is None, process.communicate()
+        signal.sigtimedwait([], 0.05)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        signal.sigtimedwait([], 0.5)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert "stopped; the next pass takes over what was under way" in said
+    assert flow("run-due", "--now", NOON).code == 0
+    assert (stored("numbers"), stored("doubles")) == ([1], [2])

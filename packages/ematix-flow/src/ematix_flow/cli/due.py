@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
@@ -115,7 +116,14 @@ def run_due(
         tell=_tell if output == "text" else lambda event: None,
     )
     with terminated_like_interrupted():
-        result = run_all_due(specs, log, now=moment, how=how)
+        try:
+            result = run_all_due(specs, log, now=moment, how=how)
+        except KeyboardInterrupt:
+            # Asked twice: threads that do not heed it would keep the process. Whoever looks next
+            # sees that it is gone, and asks the targets how far it came.
+            complain("stopped; the next pass takes over what was under way", as_="flow")
+            sys.stdout.flush()
+            os._exit(_CANCELLED)
     if output == "json":
         say_json(result.to_dict())
     elif not (result.fired or result.failed or result.skipped):

@@ -1,4 +1,4 @@
-"""``flow status``, ``flow runs list``, ``show`` and ``prune``, and ``flow logs``."""
+"""``flow status``, ``flow runs list|show|tail|prune`` and ``flow logs``."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 # Ids begin with their time: this much of one is a millisecond.
 _SHORT_ID = 13
+# How many runs may begin or end between two looks, and how often lines are looked for.
+_MOST_AT_ONCE = 500
+_LOOK_SECONDS = 0.3
 
 
 @click.command(epilog=examples("flow status", "flow status --module pipelines.py --format json"))
@@ -260,15 +263,80 @@ def prune_runs(
         say(f"{many} would be removed." if dry_run else f"{many} removed.")
 
 
-@click.command(epilog=examples("flow logs 3f2a", "flow logs 3f2a --tail 20"))
-@click.argument("run")
-@click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Only the last N lines.")
+@runs.command("tail", epilog=examples("flow runs tail", "flow runs tail --pipeline load_orders"))
+@click.option("--pipeline", help="Only runs of this pipeline.", shell_complete=complete_pipeline)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="How many to begin with.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to look.",
+)
 @run_log_options
 @common_options
-def logs(*, run: str, tail: int | None, run_log: Callable[[], RunLog], output: str) -> None:
+def tail_runs(
+    *,
+    pipeline: str | None,
+    limit: int,
+    interval: float,
+    run_log: Callable[[], RunLog],
+    output: str,
+) -> None:
+    """Show runs as they begin and end, a line each, until Ctrl-C."""
+    import time
+
+    log = _readable(run_log)
+    told: dict[tuple[str, str, str], str] = {}
+    asked = limit
+    while True:
+        now = utc_now()
+        for record in reversed(log.list(pipeline=pipeline, limit=asked)):
+            key, state = (record.run_id, record.target, record.step), effective_status(record, now)
+            if told.get(key) != state:
+                told[key] = state
+                _tell_change(record, state, output)
+        asked = _MOST_AT_ONCE
+        time.sleep(interval)
+
+
+def _tell_change(record: RunRecord, state: str, output: str) -> None:
+    if output == "json":
+        say_json({**record.to_dict(), "status": state}, indent=None)
+        return
+    moment = when(record.finished_at or record.started_at)
+    target = record.target if record.step == "load" else f"{record.target} ({record.step})"
+    parts = [f"{moment}  {record.pipeline} → {target}: {state}"]
+    if state == "succeeded":
+        parts.append(f"{record.rows_written:,} rows in {took(record.seconds)}")
+    if record.error_text:
+        parts.append(record.error_text)
+    say(", ".join(parts))
+
+
+@click.command(
+    epilog=examples("flow logs 3f2a", "flow logs 3f2a --tail 20", "flow logs 3f2a --follow")
+)
+@click.argument("run")
+@click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Only the last N lines.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@run_log_options
+@common_options
+def logs(
+    *, run: str, tail: int | None, follow: bool, run_log: Callable[[], RunLog], output: str
+) -> None:
     """Show the log lines of a run; the beginning of its id is enough."""
     from ematix_flow.run.logs import read_run_log, run_log_file
 
+    if follow and output == "json":
+        raise click.UsageError("--follow does not go with --format json")
     lines, run_id = read_run_log(run), run
     if lines is None:
         run_id = _find(_readable(run_log), run)[0].run_id
@@ -281,9 +349,30 @@ def logs(*, run: str, tail: int | None, run_log: Callable[[], RunLog], output: s
     shown = lines[-tail:] if tail else lines
     if output == "json":
         say_json({"run_id": run_id, "lines": shown})
-    else:
-        for line in shown:
+        return
+    for line in shown:
+        say(line)
+    if follow:
+        _follow(run_id, len(lines), _readable(run_log))
+
+
+def _follow(run_id: str, seen: int, log: RunLog) -> None:
+    """Show what a run still writes, until it has ended."""
+    import time
+
+    from ematix_flow.run.logs import read_run_log
+
+    ended = False
+    while not ended:
+        now = utc_now()
+        # What is looked at first was written before the end that is seen after it.
+        ended = "running" not in {effective_status(r, now) for r in log.get(run_id)}
+        lines = read_run_log(run_id) or []
+        for line in lines[seen:]:
             say(line)
+        seen = max(seen, len(lines))
+        if not ended:
+            time.sleep(_LOOK_SECONDS)
 
 
 def _find(log: RunLog, run: str) -> list[RunRecord]:

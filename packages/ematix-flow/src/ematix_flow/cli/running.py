@@ -19,6 +19,7 @@ from ematix_flow.cli.options import (
     examples,
     load,
     module_option,
+    observe_options,
     run_log_options,
 )
 from ematix_flow.cli.output import complain, counted, say, say_json, took, warn
@@ -35,6 +36,7 @@ from ematix_flow.model import PipelineSpec
 
 if TYPE_CHECKING:
     from ematix_flow.discovery import Project
+    from ematix_flow.observe.observer import Observer
     from ematix_flow.run.log import RunLog
     from ematix_flow.run.result import RunResult, TargetResult
 
@@ -75,6 +77,7 @@ class _How:
     parameters: dict[str, str]
     log: RunLog
     all_targets: bool | None
+    observer: Observer
     show: bool
 
 
@@ -118,6 +121,7 @@ class _How:
 @engine_option
 @module_option
 @run_log_options
+@observe_options
 @common_options
 def run(
     *,
@@ -130,6 +134,7 @@ def run(
     lost_run: str | None,
     modules: tuple[str, ...],
     run_log: Callable[[], RunLog],
+    observer: Callable[[], Observer],
     output: str,
 ) -> int:
     """Run pipelines: those named, or all, each after those it depends on.
@@ -150,7 +155,7 @@ def run(
     if not names:
         outcome.skipped |= {name: str(error) for name, error in refused.items()}
     with terminated_like_interrupted():
-        how = _How(parameters, run_log(), all_targets=all_targets, show=output == "text")
+        how = _How(parameters, run_log(), all_targets, observer(), show=output == "text")
         _run_all(chosen, project, how, outcome)
         _tidy(how.log)
     if output == "json":
@@ -314,6 +319,7 @@ def _run_each(
                 run_log=how.log,
                 progress=sys.stderr.isatty(),
                 all_targets=how.all_targets,
+                observer=how.observer,
             )
         except EmatixError as error:
             _note_failure(spec.name, error, outcome)

@@ -170,7 +170,7 @@ class ClassicEngine:
         context.setJobDescription(description)
         context.setInterruptOnCancel(True)
         try:
-            yield _ClassicJob(context, tag, description)
+            yield ClassicJob(context, tag, description)
         except KeyboardInterrupt:
             gateways.renew_connection(context)
             context.cancelJobsWithTag(tag)
@@ -180,6 +180,18 @@ class ClassicEngine:
             with contextlib.suppress(Exception):
                 context.removeJobTag(tag)
                 context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def local_property(self, name: str, value: str) -> Iterator[None]:
+        """Give the tasks that this thread starts inside the block a property."""
+        context = self._context
+        context.setLocalProperty(name, value)
+        try:
+            yield
+        finally:
+            # The JVM may be what failed; its error is the one to report.
+            with contextlib.suppress(Exception):
+                context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def _import_path(self) -> str:
         """Where Python workers find modules."""
@@ -209,16 +221,30 @@ class ClassicEngine:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
-class _ClassicJob:
+class ClassicJob:
+    """All Spark jobs of one tag."""
+
     def __init__(self, context: SparkContext, tag: str, description: str) -> None:
         self._context = context
         self._tag = tag
         self.description = description
 
     def cancel(self) -> None:
+        """Stop them."""
         self._context.cancelJobsWithTag(self._tag)
 
+    def stage_data(self, most: int) -> Iterator[Any]:
+        """What Spark's own status store keeps of their stages, as Java objects."""
+        scala: Any = self._context._jsc.sc()
+        tracker, store = self._context.statusTracker(), scala.statusStore()
+        jobs = [tracker.getJobInfo(i) for i in scala.statusTracker().getJobIdsForTag(self._tag)]
+        ids = sorted({i for job in jobs if job is not None for i in job.stageIds})
+        for stage_id in ids[:most]:
+            if tracker.getStageInfo(stage_id) is not None:
+                yield store.lastStageAttempt(stage_id)
+
     def progress(self) -> Progress:
+        """How far they have come."""
         tracker = self._context.statusTracker()
         # PySpark's tracker knows groups only; the one behind it knows tags.
         jobs = self._context._jsc.sc().statusTracker().getJobIdsForTag(self._tag)

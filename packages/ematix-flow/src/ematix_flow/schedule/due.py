@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import ctypes
 import functools
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -147,6 +149,7 @@ class _Pass:
         self.claims = Claims(log, lease=how.lease)
         self.result = RunDueResult()
         self.running: dict[str, Future[None]] = {}
+        self.threads: dict[str, int] = {}
         self.set_aside: dict[str, Wait] = {}
         self.stopped = False
 
@@ -193,18 +196,17 @@ class _Pass:
         if self.how.max_parallel == 1:
             yield _done_here
             return
-        with ThreadPoolExecutor(self.how.max_parallel, thread_name_prefix="ematix-run") as pool:
+        pool = ThreadPoolExecutor(self.how.max_parallel, thread_name_prefix="ematix-run")
 
-            def start(work: Callable[[], None]) -> Future[None]:
-                # The registry of a project is the context's, and a new thread starts without one.
-                return pool.submit(contextvars.copy_context().run, work)
+        def start(work: Callable[[], None]) -> Future[None]:
+            # The registry of a project is the context's, and a new thread starts without one.
+            return pool.submit(contextvars.copy_context().run, work)
 
-            try:
-                yield start
-            except KeyboardInterrupt:
-                self.stopped = True
-                _cancel_spark()
-                raise
+        try:
+            yield start
+        finally:
+            # After an interrupt nobody waits for what does not heed it.
+            pool.shutdown(wait=not self.running, cancel_futures=True)
 
     def _fire(
         self, name: str, fire: Fire, start: Callable[[Callable[[], None]], Future[None]]
@@ -236,7 +238,11 @@ class _Pass:
 
     def _work(self, name: str, slot: ClaimedSlot) -> None:
         """Run one slot and take in what became of it."""
-        ended = slot.run()
+        self.threads[name] = threading.get_ident()
+        try:
+            ended = slot.run()
+        finally:
+            del self.threads[name]
         if isinstance(ended.event, SkippedEvent):
             # Told at the end of the pass, with all others that were not run.
             self.set_aside[name] = Wait(ended.event.reason, slot.fire.slot, loud=True)
@@ -267,9 +273,19 @@ class _Pass:
         try:
             wait(self.running.values(), return_when=FIRST_COMPLETED)
         except KeyboardInterrupt:
-            self.stopped = True
-            _cancel_spark()
+            if self.stopped:
+                raise
+            self._stop()
         self._reap()
+
+    def _stop(self) -> None:
+        """Begin nothing more, and have those that run stop as Ctrl-C would."""
+        self.stopped = True
+        _cancel_spark()
+        for thread in list(self.threads.values()):
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
+            )
 
     def _reap(self) -> None:
         for name, future in list(self.running.items()):
