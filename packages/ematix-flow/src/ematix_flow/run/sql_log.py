@@ -161,7 +161,8 @@ class SqlRunLog(ABC):
     def get(self, run_id: str) -> Records:
         """The records of one run."""
         with self._readable() as log:
-            return only_one_run(run_id, self._of_run(log, run_id))
+            found = self._of_run(log, run_id)
+        return only_one_run(run_id, found)
 
     def _of_run(self, log: Statements, run_id: str) -> Records:
         """In the order in which they began."""
