@@ -148,7 +148,9 @@ SETTINGS = {
     "EMATIX_FLOW_DSN_<NAME>": "The URL of connection `<name>`; wins over every file.",
     "EMATIX_FLOW_DSN": "The URL of the connection `default`.",
     "EMATIX_FLOW_HOME": "Your own folder instead of `~/.ematix-flow`.",
-    "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`.",
+    "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`, "
+    "`postgres://…`, `mysql://…`, `duckdb://path`, the name of a connection, "
+    "`s3://bucket/prefix`, `gs://bucket/prefix`, `azure://account/container/prefix`.",
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
     "EMATIX_FLOW_OPENLINEAGE": "Where OpenLineage events of runs go: `file:///path`, `https://host`.",
     "EMATIX_FLOW_ALERTERS": "Who is told of failures and recoveries: URLs, with commas between "
@@ -189,6 +191,7 @@ TOML_KEYS = {
     "project.modules": "Modules, files or folders that declare pipelines.",
     "project.run_log": "The run log of this project, a path or a URL.",
     "project.openlineage": "Where OpenLineage events of runs go: `file:///path`, `https://host`.",
+    "project.run_log_keep": "How long runs are kept in it, such as `90d`; for ever if not set.",
     "project.alerters": "Who is told of failures and recoveries: a list of URLs.",
     "project.alert_repeat_seconds": "After how many seconds the same trouble is told again.",
     "project.metrics": "Where numbers of runs go, a URL.",

@@ -11,11 +11,12 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import Connection, build_connection, nearest
+from ematix_flow.durations import duration
 from ematix_flow.errors import ConfigError, EmatixError, UnknownConnection, UnknownName
 from ematix_flow.peers import Placement, check_master, check_peers
 from ematix_flow.registry import active_registry
@@ -31,9 +32,10 @@ ENGINES = ("auto", LOCAL, SAIL, DISTRIBUTED)
 ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
 _PLACEMENT_KEYS = ("engine", "peers", "master", "master_secret")
 _OBSERVE_KEYS = ("alerters", "alert_repeat_seconds", "metrics", "traces")
+_RUN_LOG_KEYS = ("run_log", "run_log_keep")
 _PROJECT_KEYS = (
-    *("name", "modules", "run_log", "openlineage", "tls"),
-    *(*_OBSERVE_KEYS, *_PLACEMENT_KEYS),
+    *("name", "modules", "openlineage", "tls"),
+    *(*_RUN_LOG_KEYS, *_OBSERVE_KEYS, *_PLACEMENT_KEYS),
 )
 _REPEAT_SECONDS = 6 * 3600
 # Between two URLs, not between two addresses of one.
@@ -79,6 +81,7 @@ class ProjectSettings:
     tls: TlsFiles | None = None
     observe: ObserveSettings = field(default_factory=ObserveSettings)
     openlineage: str | None = None
+    run_log_keep: timedelta | None = None
 
 
 @dataclass(frozen=True)
@@ -145,12 +148,18 @@ def project_settings() -> ProjectSettings:
                 fix=f'write for example {key} = "{example}"',
             )
     run_log, name, events = map(table.get, examples)
+    run_log, name = table.get("run_log"), table.get("name")
+    kept = table.get("run_log_keep")
+    if kept is not None:
+        kept = duration(kept, f"{path}: run_log_keep in [project]")
     placed = _placed(table, f"{path}: [project]")
     transform = _section(path, "transform")
     _check_keys(transform, _PLACEMENT_KEYS, f"{path}: [transform]")
     placed = _first(_placed(transform, f"{path}: [transform]"), placed)
     tls, observe = _tls(path, table), _observed(path, table)
-    return ProjectSettings(path.parent, tuple(modules), run_log, name, placed, tls, observe, events)
+    return ProjectSettings(
+        path.parent, tuple(modules), run_log, name, placed, tls, observe, events, kept
+    )
 
 
 def observe_settings() -> ObserveSettings:

@@ -10,7 +10,8 @@
     │  ├─ NoSuchModule
     │  ├─ UnknownConnection
     │  ├─ MissingSecret
-    │  └─ MissingExtra
+    │  ├─ MissingExtra
+    │  └─ RunLogUnavailable
     ├─ Unsupported               this backend cannot do this
     │  └─ NotAvailableYet        no backend can, in this version
     ├─ DataError                 the rows or columns are wrong; nothing was written
@@ -141,6 +142,10 @@ class MissingExtra(ConfigError, ImportError):
             f"{feature} needs packages that are not installed",
             fix=f'install them with: pip install "ematix-flow[{extra}]"',
         )
+
+
+class RunLogUnavailable(ConfigError):
+    """The run log cannot be reached, or lets nobody in; runs go on without it."""
 
 
 class Unsupported(EmatixError):

@@ -166,6 +166,7 @@ def read_limits(given: Sequence[str]) -> dict[str, int]:
 def remembering(run_log: Callable[[], RunLog]) -> RunLog:
     """A log that remembers what has fired, unless none was asked for."""
     from ematix_flow.run.log import NullRunLog
+    from ematix_flow.run.undelivered import BufferedRunLog
 
     log = run_log()
     if isinstance(log, NullRunLog) and not log.asked_for:
@@ -173,7 +174,7 @@ def remembering(run_log: Callable[[], RunLog]) -> RunLog:
             "what has fired is kept in the run log, and it cannot be opened",
             fix="name another with --run-log URL",
         )
-    return log
+    return log.insist() if isinstance(log, BufferedRunLog) else log
 
 
 def _show_planned(

@@ -1,4 +1,4 @@
-"""``flow status``, ``flow runs list|show|tail`` and ``flow logs``."""
+"""``flow status``, ``flow runs list|show|tail|prune`` and ``flow logs``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from ematix_flow.cli.options import (
 )
 from ematix_flow.cli.output import complain, say, say_json, say_table, took, when
 from ematix_flow.clock import zone_named
+from ematix_flow.config import project_settings
+from ematix_flow.durations import duration
 from ematix_flow.errors import ConfigError, UnknownName
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.records import STATUSES, RunRecord, effective_status, utc_now
@@ -228,6 +230,41 @@ def _shown(record: RunRecord, now: datetime) -> list[tuple[str, str]]:
     return lines
 
 
+@runs.command(
+    "prune",
+    epilog=examples("flow runs prune --older-than 90d --dry-run", "flow runs prune"),
+)
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    help="What began longer ago than this, such as 90d; else run_log_keep of the project.",
+)
+@click.option("--dry-run", is_flag=True, help="Only tell how many there are.")
+@run_log_options
+@common_options
+def prune_runs(
+    *, older_than: str | None, dry_run: bool, run_log: Callable[[], RunLog], output: str
+) -> None:
+    """Remove old runs from the run log, and their log lines.
+
+    The last run of each pipeline stays, and whatever is running.
+    """
+    from ematix_flow.run.retention import prune
+
+    kept = duration(older_than, "--older-than") if older_than else project_settings().run_log_keep
+    if kept is None:
+        raise ConfigError(
+            "how long runs are kept is not said",
+            fix='give --older-than 90d, or write run_log_keep = "90d" under [project]',
+        )
+    gone = prune(readable(run_log), older_than=kept, dry_run=dry_run)
+    if output == "json":
+        say_json({"removed": 0 if dry_run else len(gone), "runs": sorted(gone)})
+    else:
+        many = "1 run" if len(gone) == 1 else f"{len(gone)} runs"
+        say(f"{many} would be removed." if dry_run else f"{many} removed.")
+
+
 @runs.command("tail", epilog=examples("flow runs tail", "flow runs tail --pipeline load_orders"))
 @click.option("--pipeline", help="Only runs of this pipeline.", shell_complete=complete_pipeline)
 @click.option(
@@ -353,6 +390,7 @@ def readable(run_log: Callable[[], RunLog]) -> RunLog:
     import warnings
 
     from ematix_flow.run.log import NullRunLog
+    from ematix_flow.run.undelivered import BufferedRunLog
 
     with warnings.catch_warnings():
         # Said below, as an error: here nothing goes on without the log.
@@ -360,4 +398,4 @@ def readable(run_log: Callable[[], RunLog]) -> RunLog:
         log = run_log()
     if isinstance(log, NullRunLog):
         raise ConfigError("the run log cannot be read", fix="name another with --run-log URL")
-    return log
+    return log.reached() if isinstance(log, BufferedRunLog) else log

@@ -161,6 +161,7 @@ def run(
         log = run_log()
         how = _How(parameters, log, all_targets, observer(log), show=output == "text")
         _run_all(chosen, project, how, outcome)
+        _tidy(how.log)
     if output == "json":
         say_json(outcome.to_dict())
     elif len(chosen) > 1:
@@ -171,6 +172,12 @@ def run(
     if outcome.failed:
         return min(error.exit_code for error in outcome.failed.values())
     return _MISDECLARED if project.errors and not names else 0
+
+
+def _tidy(log: RunLog) -> None:
+    from ematix_flow.run.retention import tidy
+
+    tidy(log)
 
 
 @dataclass(frozen=True)

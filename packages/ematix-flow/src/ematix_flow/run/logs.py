@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from datetime import datetime, timezone
 from pathlib import Path
@@ -186,3 +186,12 @@ def read_run_log(run_id: str) -> list[str] | None:
         raise ConfigError(
             f"the log file {path} cannot be read: {error.strerror}", fix="check its permissions"
         ) from error
+
+
+def remove_run_logs(run_ids: Iterable[str], *, before: datetime) -> None:
+    """Remove the lines of these runs, where nothing was added to them since."""
+    for run_id in run_ids:
+        with contextlib.suppress(OSError, ConfigError):
+            path = run_log_file(run_id)
+            if path.stat().st_mtime < before.timestamp():
+                path.unlink()
