@@ -148,7 +148,6 @@ def project_settings() -> ProjectSettings:
                 fix=f'write for example {key} = "{example}"',
             )
     run_log, name, events = map(table.get, examples)
-    run_log, name = table.get("run_log"), table.get("name")
     kept = table.get("run_log_keep")
     if kept is not None:
         kept = duration(kept, f"{path}: run_log_keep in [project]")

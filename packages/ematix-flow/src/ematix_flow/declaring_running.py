@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import re
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,8 @@ from ematix_flow import errors
 from ematix_flow.connections import nearest
 from ematix_flow.declaring_options import is_text
 from ematix_flow.declaring_transforms import shown
-from ematix_flow.errors import DeclarationError, EmatixError, UnknownName
+from ematix_flow.durations import duration
+from ematix_flow.errors import ConfigError, DeclarationError, EmatixError, UnknownName
 from ematix_flow.model import CONDITIONS, RetryPolicy
 from ematix_flow.pipeline import Pipeline
 from ematix_flow.registry import Broken
@@ -151,19 +152,16 @@ def dependencies(value: object) -> dict[str, str]:
     return found
 
 
-_DURATION = re.compile(r"(?P<amount>[0-9]+(?:\.[0-9]+)?)(?P<unit>s|m|h|d|w)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
 def duration_seconds(option: str, value: object) -> float | None:
     """A time in seconds: a number of them, a timedelta, or a text such as ``6h``."""
     if value is None:
         return None
     seconds: object = value
+    if isinstance(value, str):
+        with contextlib.suppress(ConfigError):
+            value = duration(value, option)
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
-    elif isinstance(value, str) and (found := _DURATION.fullmatch(value.strip())):
-        seconds = float(found["amount"]) * _SECONDS[found["unit"]]
     numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not numeric or not 0 < float(seconds) < math.inf:  # type: ignore[arg-type]  # a number
         raise DeclarationError(

@@ -23,7 +23,12 @@ from ematix_flow.cli.options import (
     run_log_options,
 )
 from ematix_flow.cli.output import complain, say, say_json, when
-from ematix_flow.cli.running import refused_pipelines, tell_result, terminated_like_interrupted
+from ematix_flow.cli.running import (
+    refused_pipelines,
+    tell_result,
+    terminated_like_interrupted,
+    tidy_log,
+)
 from ematix_flow.errors import ConfigError
 from ematix_flow.run.turns import GAVE_UP, SUCCEEDED, Key, Standing, Turn
 
@@ -129,6 +134,7 @@ def run_due(
             complain("stopped; the next pass takes over what was under way", as_="flow")
             sys.stdout.flush()
             os._exit(_CANCELLED)
+        tidy_log(log)
     if output == "json":
         say_json(result.to_dict())
     elif not (result.fired or result.failed or result.skipped):

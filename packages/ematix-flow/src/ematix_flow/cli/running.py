@@ -161,7 +161,7 @@ def run(
         log = run_log()
         how = _How(parameters, log, all_targets, observer(log), show=output == "text")
         _run_all(chosen, project, how, outcome)
-        _tidy(how.log)
+        tidy_log(how.log)
     if output == "json":
         say_json(outcome.to_dict())
     elif len(chosen) > 1:
@@ -174,7 +174,8 @@ def run(
     return _MISDECLARED if project.errors and not names else 0
 
 
-def _tidy(log: RunLog) -> None:
+def tidy_log(log: RunLog) -> None:
+    """Once a day, remove what is older than the project keeps."""
     from ematix_flow.run.retention import tidy
 
     tidy(log)
@@ -206,6 +207,7 @@ def _run_claimed(
             lost=claim.lost is not None,
             observer=observer,
         )
+    tidy_log(log)
     event = ended.event
     if output == "json":
         say_json(event.to_dict())
