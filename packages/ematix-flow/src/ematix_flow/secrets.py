@@ -1,23 +1,27 @@
 """``${…}`` references and the resolvers behind them.
 
 ``${NAME}`` and ``${NAME:-default}`` read the environment, ``${file:PATH}`` a file,
-``${aws:NAME#FIELD}`` AWS Secrets Manager. References are resolved at use time only, and every
-resolved value is remembered for redaction.
+``${aws:NAME#FIELD}``, ``${vault:PATH#FIELD}`` and ``${gcp:NAME#FIELD}`` secret stores. References
+are resolved at use time only, and every resolved value is remembered for redaction.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
-from ematix_flow.errors import ConfigError, MissingExtra, MissingSecret
+from ematix_flow.errors import ConfigError, MissingSecret
 from ematix_flow.redaction import remember_secret, remember_url_password
+from ematix_flow.secret_stores import (
+    AwsSecretsManagerResolver,
+    GcpSecretManagerResolver,
+    VaultResolver,
+)
 
 _REFERENCE = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<body>[^}]*)\}|(?P<open>\$\{)")
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?", re.DOTALL)
@@ -47,50 +51,11 @@ class FileResolver:
             ) from error
 
 
-@dataclass(frozen=True)
-class AwsSecretsManagerResolver:
-    """``${aws:name#field}``: a secret, or one field of a JSON secret."""
-
-    client: Any = None
-
-    def resolve(self, reference: str) -> str:
-        """Ask AWS Secrets Manager."""
-        name, _, wanted = reference.partition("#")
-        value = self._fetch(name)
-        if not wanted:
-            return value
-        try:
-            return str(json.loads(value)[wanted])
-        except (ValueError, KeyError, TypeError) as error:
-            raise MissingSecret(
-                f"the AWS secret {name!r} has no field {wanted!r}",
-                fix="check the part after # in the reference",
-            ) from error
-
-    def _fetch(self, name: str) -> str:
-        try:
-            import boto3
-            from botocore.exceptions import BotoCoreError, ClientError
-        except ImportError as error:
-            raise MissingExtra("a ${aws:…} reference", "secrets-aws") from error
-        try:
-            client = self.client or boto3.client("secretsmanager")
-            answer = client.get_secret_value(SecretId=name)
-        except (BotoCoreError, ClientError) as error:
-            raise MissingSecret(
-                f"cannot read the AWS secret {name!r}: {error}",
-                fix="check its name, the region and your AWS credentials",
-            ) from error
-        if "SecretString" not in answer:
-            raise MissingSecret(
-                f"the AWS secret {name!r} holds bytes, not text", fix="store it as text"
-            )
-        return str(answer["SecretString"])
-
-
 _resolvers: dict[str, Callable[[], Resolver]] = {
     "file": FileResolver,
     "aws": AwsSecretsManagerResolver,
+    "vault": VaultResolver,
+    "gcp": GcpSecretManagerResolver,
 }
 
 

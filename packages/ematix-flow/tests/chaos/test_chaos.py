@@ -256,7 +256,7 @@ def _by_pipeline(found: list[tuple[Any, ...]]) -> Iterator[tuple[str, list[datet
 
 
 def test_a_stormy_day(server: Server, tmp_path: Path) -> None:
-    weathered(server, tmp_path, pipelines=40, days=1, seconds=20)
+    weathered(server, tmp_path, pipelines=24, days=1, seconds=12)
 
 
 @pytest.mark.soak

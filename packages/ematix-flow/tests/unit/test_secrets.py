@@ -104,7 +104,7 @@ def test_escapes() -> None:
     [
         ("${}", "${} is not a reference this version understands"),
         ("${1A}", "${1A} is not a reference"),
-        ("${vault:secret/x}", "${vault:secret/x} is not a reference"),
+        ("${safe:secret/x}", "${safe:secret/x} is not a reference"),
         ("${A-default}", "${A-default} is not a reference"),
         ("${A", "a ${…} reference has no closing brace"),
         ("${A:-${B}}", "a ${…} reference cannot stand inside another"),
