@@ -7,6 +7,7 @@
     │  ├─ DependencyCycle
     │  └─ ProjectErrors          several of these in one report
     ├─ ConfigError               settings, connections, secrets
+    │  ├─ RunLogDown             the run log does not answer
     │  ├─ NoSuchModule
     │  ├─ UnknownConnection
     │  ├─ MissingSecret
@@ -117,6 +118,12 @@ class ConfigError(EmatixError):
     """A setting, a connection or a file of settings is wrong."""
 
     exit_code = 2
+
+
+class RunLogDown(ConfigError):
+    """The run log does not answer."""
+
+    transient = True
 
 
 class NoSuchModule(ConfigError):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.errors import SourceLocation
+from ematix_flow.errors import DeclarationError, SourceLocation
 from ematix_flow.model import PipelineSpec
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def run_due_with_dag_detailed(
     """
     from ematix_flow.config import limits
     from ematix_flow.registry import active_registry
-    from ematix_flow.run.log import open_run_log
+    from ematix_flow.run.log import open_run_log, remembering
     from ematix_flow.schedule.due import How, run_due
 
     registry = active_registry()
@@ -41,10 +41,19 @@ def run_due_with_dag_detailed(
         registry.pipelines if due is None else [p if isinstance(p, str) else p.name for p in due]
     )
     specs = [registry.pipeline(name).spec for name in names]
+    if now is not None and now.tzinfo is None:
+        raise DeclarationError(
+            f"now={now.isoformat()} has no time zone", fix="write for example tzinfo=timezone.utc"
+        )
+    if isinstance(max_parallel, bool) or not isinstance(max_parallel, int) or max_parallel < 1:
+        raise DeclarationError(
+            f"max_parallel must be a whole number from 1 upwards, not {max_parallel!r}",
+            fix="write 1 to run one after the other",
+        )
     how = How(max_parallel=max_parallel, limits=limits())
     if run_log is not None and not isinstance(run_log, str):
         return run_due(specs, run_log, now=now, how=how)
-    with contextlib.closing(open_run_log(run_log)) as log:
+    with contextlib.closing(remembering(open_run_log(run_log))) as log:
         return run_due(specs, log, now=now, how=how)
 
 

@@ -22,7 +22,6 @@ from ematix_flow.cli.options import (
 )
 from ematix_flow.cli.output import complain, say, say_json, when
 from ematix_flow.cli.running import refused_pipelines, tell_result, terminated_like_interrupted
-from ematix_flow.errors import ConfigError
 from ematix_flow.run.turns import GAVE_UP, SUCCEEDED, Key, Standing, Turn
 
 if TYPE_CHECKING:
@@ -152,15 +151,9 @@ def read_limits(given: Sequence[str]) -> dict[str, int]:
 
 def remembering(run_log: Callable[[], RunLog]) -> RunLog:
     """A log that remembers what has fired, unless none was asked for."""
-    from ematix_flow.run.log import NullRunLog
+    from ematix_flow.run.log import remembering as remembers
 
-    log = run_log()
-    if isinstance(log, NullRunLog) and not log.asked_for:
-        raise ConfigError(
-            "what has fired is kept in the run log, and it cannot be opened",
-            fix="name another with --run-log URL",
-        )
-    return log
+    return remembers(run_log())
 
 
 def _show_planned(

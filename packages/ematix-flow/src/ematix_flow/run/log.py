@@ -168,6 +168,16 @@ def _open_file(path: Path) -> RunLog:
         return NullRunLog()
 
 
+def remembering(log: RunLog) -> RunLog:
+    """A log that remembers what has fired, unless none was asked for."""
+    if isinstance(log, NullRunLog) and not log.asked_for:
+        raise ConfigError(
+            "what has fired is kept in the run log, and it cannot be opened",
+            fix="name another with --run-log URL",
+        )
+    return log
+
+
 def warn_of_lost_records(text: str) -> None:
     """Tell the caller, and the log, that runs go unrecorded."""
     safe = redact_text(text)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from ematix_flow.errors import ConfigError, EmatixError
+from ematix_flow.errors import EmatixError, RunLogDown
 from ematix_flow.run.log import (
     Records,
     check_filter,
@@ -249,7 +249,7 @@ class SqlRunLog(ABC):
             with self.connected() as log:
                 yield log
         except LogDown as error:
-            raise ConfigError(
+            raise RunLogDown(
                 f"the run log {self.place} cannot be read: {error.what}",
                 fix=self.remedy,
             ) from error

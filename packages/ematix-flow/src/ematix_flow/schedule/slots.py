@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from ematix_flow.errors import Cancelled, EmatixError, Fenced, Undecided
+from ematix_flow.errors import Cancelled, EmatixError, Fenced, RunLogDown, Undecided
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.log import RunLog
 from ematix_flow.run.result import RunResult
@@ -104,6 +104,7 @@ class ClaimedSlot:
     claims: Claims
     worker: Worker
     now: datetime
+    clock: Callable[[], datetime]
 
     def run(self) -> Ended:
         """Run it to its end, whatever that is, and note it."""
@@ -120,8 +121,13 @@ class ClaimedSlot:
         except Undecided as error:
             # It may have committed: whoever comes next has to ask the target before all else.
             return self._failed("unknown", error, lambda turn: turn.ended(CLAIMED))
+        except RunLogDown as error:
+            # It says nothing of the pipeline: the slot is still to be done.
+            return self._failed("unknown", error, after_silence)
         except Exception as error:  # noqa: BLE001 - one pipeline's surprise must not stop the others
-            after = functools.partial(after_failure, spec.retry, now=self.now, error=error)
+            after = functools.partial(
+                after_failure, spec.retry, now=self.now, ended=self.clock(), error=error
+            )
             return self._failed("failed", error, after)
         return self._succeeded(result)
 
