@@ -208,14 +208,8 @@ def after_loss(policy: RetryPolicy | None, turn: Turn) -> Turn | None:
 
 
 def after_silence(turn: Turn) -> Turn:
-    """The turn of a slot of whose last run nobody can tell yet whether it has committed."""
+    """The turn of a slot of whose last run the target has to say whether it has committed."""
     return Turn(**{**vars(turn.ended(CLAIMED)), "attempt": turn.attempt - 1})
-
-
-def after_cancelling(turn: Turn, now: datetime) -> Turn:
-    """The turn of a slot whose run was stopped: it is still to be done."""
-    back = turn.ended(FAILED, retry_at=now)
-    return Turn(**{**vars(back), "attempt": turn.attempt - 1})
 
 
 def _chance(turn: Turn) -> float:

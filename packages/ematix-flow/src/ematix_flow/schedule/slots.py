@@ -17,7 +17,6 @@ from ematix_flow.run.result import RunResult
 from ematix_flow.run.turns import CLAIMED, GAVE_UP, Key, Turn
 from ematix_flow.schedule.agenda import (
     Fire,
-    after_cancelling,
     after_failure,
     after_loss,
     after_silence,
@@ -116,8 +115,8 @@ class ClaimedSlot:
                     return settled
             result = self._carried_out()
         except (Cancelled, KeyboardInterrupt) as error:
-            stopped = functools.partial(after_cancelling, now=self.now)
-            return self._failed("cancelled", error, stopped)
+            # It may have been stopped after its commit.
+            return self._failed("cancelled", error, after_silence)
         except Undecided as error:
             # It may have committed: whoever comes next has to ask the target before all else.
             return self._failed("unknown", error, lambda turn: turn.ended(CLAIMED))
@@ -133,8 +132,13 @@ class ClaimedSlot:
 
     def _carried_out(self) -> RunResult | None:
         """The rest of an earlier run, where that is all there is to do; else a run anew."""
-        previous = self.fire.previous
+        previous, spec = self.fire.previous, self.work.spec
         if previous is not None:
+            # Also a run that failed may have done so after its commit.
+            failed_late = not self.fire.lost and self.worker.settle(self.work.log, spec, previous)
+            if failed_late and not spec.transforms_post:
+                logger.warning("%s: run %s had committed; its slot is done", spec.name, previous)
+                return None
             rest = self.worker.resume(dataclasses.replace(self.work, run_id=previous))
             if rest is not None:
                 return rest
