@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
@@ -193,6 +197,28 @@ def test_the_clock_of_who_ran_an_upstream_may_be_behind() -> None:
     log.finish(record.closed("succeeded", finished_at=behind))
     claims.give_back(Key(FILE, "up"), lambda turn: turn.ended(SUCCEEDED))
     assert [e.name for e in World(log).due(*jobs).fired] == ["down"]
+
+
+def test_a_pass_that_is_stopped_says_so_also_when_its_runs_succeed() -> None:
+    def main_waits() -> bool:
+        frame = sys._current_frames()[threading.main_thread().ident or 0]
+        return any(f.f_code.co_name == "_wait" for f, _ in traceback.walk_stack(frame))
+
+    class Interrupting(World):
+        def run(self, work: Assignment) -> None:
+            while not main_waits():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+            super().run(work)
+
+    log = MemoryRunLog()
+    world = Interrupting(log)
+    limited = How(worker=world, max_parallel=2, limits={"t": 1})
+    jobs = [spec("a", tags=("t",)), spec("b", tags=("t",))]
+    result = run_due(jobs, log, now=NOON, how=limited)
+    assert result.stopped
+    assert [event.name for event in result.fired] == ["a"]
+    assert reasons(result) == {"b": "the pass was stopped before it"}
 
 
 class Workers:

@@ -119,7 +119,7 @@ def run_due(
         say_json(result.to_dict())
     elif not (result.fired or result.failed or result.skipped):
         say("Nothing is due.")
-    if any(event.error_type in ("Cancelled", "KeyboardInterrupt") for event in result.failed):
+    if result.stopped:
         return _CANCELLED
     if not result.ok:
         return 1

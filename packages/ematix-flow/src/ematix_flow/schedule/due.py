@@ -201,7 +201,7 @@ class _Pass:
             while self._begin(open_ones, start) or self.running:
                 self._wait()
                 open_ones = [n for n in open_ones if n in self.running or self._decide(n)]
-        room = self._room()
+        self.result.stopped, room = self.stopped, self._room()
         for name in open_ones:
             decision = self._decide(name)
             if isinstance(decision, Wait):

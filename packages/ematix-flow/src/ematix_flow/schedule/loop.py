@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import logging
 import os
-import threading
+import queue
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -81,7 +83,9 @@ class Scheduler:
         self._holder = watch.worker_id or f"{this_host()}:{os.getpid()}"
         self._leadership = Leadership(log, _led(specs), holder=self._holder, lease=watch.lead)
         self._dispatched: dict[str, _Dispatched] = {}
-        self._stopping = threading.Event()
+        self._stopping = False
+        # What a signal handler may use while the same thread waits for it.
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._told: dict[str, str] = {}
 
     @property
@@ -91,15 +95,16 @@ class Scheduler:
 
     def stop(self) -> None:
         """Begin nothing more; asked again, have the workers stop, too."""
-        if self._stopping.is_set():
+        if self._stopping:
             for dispatched in self._dispatched.values():
                 self.executor.cancel(dispatched.worker)
-        self._stopping.set()
+        self._stopping = True
+        self._woken.put(None)
 
     def serve(self, *, max_iterations: int | None = None) -> None:
         """Look again and again until somebody says stop; then wait for the workers."""
         done = 0
-        while not self._stopping.is_set() and (max_iterations is None or done < max_iterations):
+        while not self._stopping and (max_iterations is None or done < max_iterations):
             try:
                 self.look()
             except ConfigError as error:
@@ -107,7 +112,8 @@ class Scheduler:
                 logger.warning("nothing can be claimed: %s", error)
             done += 1
             if max_iterations is None or done < max_iterations:
-                self._stopping.wait(self.watch.poll.total_seconds())
+                with contextlib.suppress(queue.Empty):
+                    self._woken.get(timeout=self.watch.poll.total_seconds())
         self._drain()
 
     def _drain(self) -> None:
@@ -115,13 +121,12 @@ class Scheduler:
             self._leadership.resign()
         except ConfigError as error:
             logger.warning("the lead could not be given up: %s", error)
-        pause = threading.Event()
         while self._dispatched:
             try:
                 self._reap()
             except ConfigError as error:
                 logger.warning("what became of the workers is not known yet: %s", error)
-            pause.wait(min(0.2, self.watch.poll.total_seconds()))
+            time.sleep(min(0.2, self.watch.poll.total_seconds()))
 
     def look(self) -> int:
         """Look once: how many slots were handed to workers."""
@@ -138,7 +143,7 @@ class Scheduler:
             if isinstance(decision, Wait):
                 self._tell(name, decision)
                 continue
-            if decision is None or self._stopping.is_set() or name in self._dispatched:
+            if decision is None or self._stopping or name in self._dispatched:
                 continue
             if room.is_for(name) and self._dispatch(name, decision, agenda, keys[name]):
                 room.take(name)
