@@ -221,6 +221,22 @@ def test_a_pass_that_is_stopped_says_so_also_when_its_runs_succeed() -> None:
     assert reasons(result) == {"b": "the pass was stopped before it"}
 
 
+@pytest.mark.parametrize("lost", [("finish",), ("begin", "finish")])
+def test_an_upstream_counts_whose_records_were_lost_while_the_log_was_down(
+    lost: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MemoryRunLog()
+    world = World(log)
+    jobs = [spec("up"), spec("down", depends_on=["up"])]
+    world.due(*jobs)
+    world.now += MINUTE
+    with monkeypatch.context() as down:
+        for what in lost:
+            down.setattr(log, what, lambda record: None)
+        assert world.due(jobs[0]).ok
+    assert [e.name for e in world.due(*jobs).fired] == ["down"]
+
+
 class Workers:
     """Workers that end at once, having done nothing."""
 

@@ -252,7 +252,9 @@ def reset(
         waits = turn.state == "failed" and turn.retry_at is not None
         if turn.state != GAVE_UP and not waits:
             return turn, "had not given up; nothing to do"
-        return turn.ended(SUCCEEDED), "goes on with its next slot"
+        # No run of this slot counts as one that succeeded.
+        after = dataclasses.replace(turn.ended(SUCCEEDED), run_id=None)
+        return after, "goes on with its next slot"
 
     return _change_turns(names, modules, run_log, cleared, output)
 

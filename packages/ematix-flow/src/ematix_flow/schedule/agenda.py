@@ -6,6 +6,7 @@ pipelines stand, and says for each what comes next.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from ematix_flow.model import PipelineSpec, RetryPolicy
-from ematix_flow.run.turns import CLAIMED, FAILED, GAVE_UP, SUCCEEDED, Standing, Turn
+from ematix_flow.run.turns import CLAIMED, FAILED, GAVE_UP, SUCCEEDED, Last, Standing, Turn
 
 # A run that nobody hears of any more is no failure of the pipeline: so often it is tried again.
 LOST_ATTEMPTS = 3
@@ -161,8 +162,20 @@ class Agenda:
         return spec.schedule.latest(slot - timedelta(seconds=1))
 
 
-def _not_met(standing: Standing, condition: str, since: datetime | None) -> str:
+def _known_last(standing: Standing) -> Last | None:
+    """The last run; its records may have been lost while the log was down, its turn is not."""
     last, turn = standing.last, standing.turn
+    if turn.state != SUCCEEDED or turn.run_id is None or turn.slot is None:
+        return last
+    if last is None or last.run_id < turn.run_id:
+        return Last(turn.run_id, "succeeded", turn.slot, turn.slot)
+    if last.run_id == turn.run_id and last.status == "running":
+        return dataclasses.replace(last, status="succeeded", finished_at=turn.slot)
+    return last
+
+
+def _not_met(standing: Standing, condition: str, since: datetime | None) -> str:
+    last, turn = _known_last(standing), standing.turn
     if last is None:
         return "has not run yet"
     if last.status == "running":
