@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -41,6 +42,10 @@ def run_due_with_dag_detailed(
         registry.pipelines if due is None else [p if isinstance(p, str) else p.name for p in due]
     )
     specs = [registry.pipeline(name).spec for name in names]
+    # The others are not run, and how they last ended counts for those that depend on them.
+    chosen = {spec.name for spec in specs}
+    others = [held.spec for name, held in registry.pipelines.items() if name not in chosen]
+    specs += [dataclasses.replace(spec, schedule=None) for spec in others]
     if now is not None and now.tzinfo is None:
         raise DeclarationError(
             f"now={now.isoformat()} has no time zone", fix="write for example tzinfo=timezone.utc"

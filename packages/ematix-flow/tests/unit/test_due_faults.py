@@ -18,7 +18,8 @@ import pytest
 
 from ematix_flow.errors import ConfigError, DataError, RunLogDown, Transient
 from ematix_flow.model import RetryPolicy
-from ematix_flow.pipeline import run_due_with_dag_detailed
+from ematix_flow.pipeline import Pipeline, run_due_with_dag_detailed
+from ematix_flow.registry import isolated_registry
 from ematix_flow.run.ids import new_run_id
 from ematix_flow.run.log import MemoryRunLog
 from ematix_flow.run.records import RunRecord
@@ -317,6 +318,14 @@ def test_from_python_no_slot_fires_without_a_log_that_remembers(tmp_path: Path) 
         pytest.raises(ConfigError, match="what has fired is kept in the run log"),
     ):
         run_due_with_dag_detailed([], run_log=f"sqlite://{folder}")
+
+
+def test_from_python_some_may_be_run_that_depend_on_others() -> None:
+    with isolated_registry() as registry:
+        for job in (spec("up"), spec("down", depends_on=["up"])):
+            registry.add_pipeline(Pipeline(job))
+        result = run_due_with_dag_detailed(["down"], now=NOON, run_log=MemoryRunLog())
+        assert reasons(result) == {"down": "it waits for up, which has not run yet"}
 
 
 @pytest.mark.parametrize(
