@@ -273,6 +273,7 @@ def settings() -> str:
             (
                 ("`~/.ematix-flow/connections.toml`", "your own connections; mode 0600"),
                 ("`~/.ematix-flow/run_log.db`", "the run log, a SQLite file"),
+                ("`~/.ematix-flow/undelivered/`", "records for a run log that was down"),
                 ("`~/.ematix-flow/logs/<run id>.log`", "the log lines of one run"),
                 ("`~/.cache/ematix-flow/`", "jars and the class archive; safe to delete"),
             ),

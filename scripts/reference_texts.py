@@ -42,6 +42,9 @@ OPTIONS = {
     "catchup_limit": "The most slots that are made up for.",
     "depends_on": "Pipelines, or their names, that have to succeed first; with a condition: "
     '`("load_orders", "completed")` or `"failed"`.',
+    "freshness_sla": 'How old the data may be: seconds, a timedelta, or `"6h"`; looked at by '
+    "`flow freshness-check`.",
+    "freshness_column": "The column that tells how new a row is. Without it: the last success.",
     "tags": "Names by which `[limits]` says how many may run at once.",
     "upstream_freshness_secs": "How old the last success of an upstream may be.",
     "retry": "`max_attempts`, `backoff_seconds`, `backoff_factor` or `backoff`, "
@@ -145,8 +148,19 @@ SETTINGS = {
     "EMATIX_FLOW_DSN_<NAME>": "The URL of connection `<name>`; wins over every file.",
     "EMATIX_FLOW_DSN": "The URL of the connection `default`.",
     "EMATIX_FLOW_HOME": "Your own folder instead of `~/.ematix-flow`.",
-    "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`.",
+    "EMATIX_FLOW_RUN_LOG_URL": "Another run log: `sqlite://path`, `memory://`, "
+    "`postgres://…`, `mysql://…`, `duckdb://path`, the name of a connection, "
+    "`s3://bucket/prefix`, `gs://bucket/prefix`, `azure://account/container/prefix`.",
     "EMATIX_FLOW_RUN_LOG_PATH": "The same, as a file.",
+    "EMATIX_FLOW_OPENLINEAGE": "Where OpenLineage events of runs go: `file:///path`, `https://host`.",
+    "EMATIX_FLOW_ALERTERS": "Who is told of failures and recoveries: URLs, with commas between "
+    "them.",
+    "EMATIX_FLOW_ALERT_REPEAT_SECONDS": "After how many seconds the same trouble is told again: "
+    "21600 if not set.",
+    "EMATIX_FLOW_METRICS": "Where numbers of runs go, a URL.",
+    "EMATIX_FLOW_METRICS_URL": "The same.",
+    "EMATIX_FLOW_TRACES": "Where spans of runs go, a URL.",
+    "TRACEPARENT": "The trace that a run continues, in the form of W3C Trace Context.",
     "EMATIX_FLOW_ENGINE": "`local`: Spark in this process, whatever else is up; `auto`: the warm "
     "engine of this folder when there is one that fits (the default); `sail`: Sail, for what it "
     "does as Spark does (see the how-to *Run without Java*); `distributed`: on peers or a master.",
@@ -165,6 +179,9 @@ SETTINGS = {
     "EMATIX_FLOW_TLS_KEY": "The key of that certificate, PEM, without a passphrase.",
     "EMATIX_FLOW_TLS_CA": "The authority that must have signed the certificate of the other side.",
     "EMATIX_FLOW_CACHE_DIR": "Where jars and the class archive are kept.",
+    "OPENLINEAGE_URL": "As `EMATIX_FLOW_OPENLINEAGE`, which wins over it.",
+    "OPENLINEAGE_API_KEY": "A token for an HTTP receiver of events.",
+    "OPENLINEAGE_NAMESPACE": "The namespace of our jobs in events: `ematix-flow` if not set.",
     "JAVA_HOME": "A Java 17 or newer to use; without one, the bundled Java is used.",
     "PYSPARK_PYTHON": "The Python of Spark's workers; without it, the one that runs `flow`.",
 }
@@ -173,6 +190,12 @@ TOML_KEYS = {
     "project.name": "What tells machines that a project is the same, wherever its files are.",
     "project.modules": "Modules, files or folders that declare pipelines.",
     "project.run_log": "The run log of this project, a path or a URL.",
+    "project.openlineage": "Where OpenLineage events of runs go: `file:///path`, `https://host`.",
+    "project.run_log_keep": "How long runs are kept in it, such as `90d`; for ever if not set.",
+    "project.alerters": "Who is told of failures and recoveries: a list of URLs.",
+    "project.alert_repeat_seconds": "After how many seconds the same trouble is told again.",
+    "project.metrics": "Where numbers of runs go, a URL.",
+    "project.traces": "Where spans of runs go, a URL.",
     "project.engine": "`auto`, `local`, `sail` or `distributed`, as `EMATIX_FLOW_ENGINE`.",
     "project.peers": "A list of addresses of peers.",
     "project.master": "An existing Spark cluster or Spark Connect server.",

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from services.service import ServiceError, exclusive
 
@@ -57,3 +58,30 @@ def user_cache() -> Path:
     folder = (Path(base) if base else Path.home() / ".cache") / "ematix-flow" / "services"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def built(package: str, version: str) -> Path:
+    """A program of one Go module, built once for all checkouts of this user."""
+    name = package.rpartition("/")[2]
+    target = user_cache() / f"{name}-{version}"
+    with exclusive(user_cache() / f"{name}.lock"):
+        if not target.exists():
+            _build(f"{package}@v{version}", name, target)
+    return target
+
+
+def _build(package: str, name: str, target: Path) -> None:
+    with TemporaryDirectory(prefix=f"{name}-", dir=user_cache()) as folder:
+        # It takes minutes, beside tests that have the machine for themselves otherwise.
+        command = ["nice", go(), "install", "-ldflags", "-s -w", package]
+        result = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env={**os.environ, "GOBIN": folder},
+        )
+        if result.returncode:
+            raise ServiceError(f"{package} could not be built: {result.stderr.strip()[-500:]}")
+        (Path(folder) / name).replace(target)

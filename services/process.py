@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -62,7 +63,11 @@ def stop(pid: int, born: str, *, timeout: float = 30) -> None:
             break
         os.kill(pid, sign)
         wait_until(lambda: birth(pid) != born, timeout=timeout)
-    _children.pop(pid, None)
+    child = _children.pop(pid, None)
+    if child is not None:
+        # One that has just ended may not have been collected yet.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout)
 
 
 def wait_until(done: Callable[[], bool], *, timeout: float) -> bool:

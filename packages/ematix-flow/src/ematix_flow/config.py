@@ -11,11 +11,12 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import Connection, build_connection, nearest
+from ematix_flow.durations import duration
 from ematix_flow.errors import ConfigError, EmatixError, UnknownConnection, UnknownName
 from ematix_flow.peers import Placement, check_master, check_peers
 from ematix_flow.registry import active_registry
@@ -30,7 +31,15 @@ LOCAL, SAIL, DISTRIBUTED = "local", "sail", "distributed"
 ENGINES = ("auto", LOCAL, SAIL, DISTRIBUTED)
 ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
 _PLACEMENT_KEYS = ("engine", "peers", "master", "master_secret")
-_PROJECT_KEYS = ("name", "modules", "run_log", "tls", *_PLACEMENT_KEYS)
+_OBSERVE_KEYS = ("alerters", "alert_repeat_seconds", "metrics", "traces")
+_RUN_LOG_KEYS = ("run_log", "run_log_keep")
+_PROJECT_KEYS = (
+    *("name", "modules", "openlineage", "tls"),
+    *(*_RUN_LOG_KEYS, *_OBSERVE_KEYS, *_PLACEMENT_KEYS),
+)
+_REPEAT_SECONDS = 6 * 3600
+# Between two URLs, not between two addresses of one.
+_BETWEEN_URLS = re.compile(r",\s*(?=[a-z][a-z0-9+]*://)")
 _TLS_KEYS = ("cert", "key", "ca")
 # Settings of Spark that are not the user's to make, by how they begin, and what to do instead.
 _NOT_SPARKS = {
@@ -50,6 +59,17 @@ _REFERENCES = ("spark.kubernetes.executor.secrets.", "spark.kubernetes.executor.
 
 
 @dataclass(frozen=True)
+class ObserveSettings:
+    """The URLs of those who hear of runs."""
+
+    # Any of them may hold a secret.
+    alerters: tuple[str, ...] = field(default=(), repr=False)
+    metrics: str | None = field(default=None, repr=False)
+    traces: str | None = field(default=None, repr=False)
+    alert_repeat_seconds: float = _REPEAT_SECONDS
+
+
+@dataclass(frozen=True)
 class ProjectSettings:
     """The ``[project]`` table of a project's TOML file."""
 
@@ -59,6 +79,18 @@ class ProjectSettings:
     name: str | None = None
     placement: Placement = field(default_factory=Placement)
     tls: TlsFiles | None = None
+    observe: ObserveSettings = field(default_factory=ObserveSettings)
+    openlineage: str | None = None
+    run_log_keep: timedelta | None = None
+
+
+@dataclass(frozen=True)
+class OpenLineageSettings:
+    """Where OpenLineage events go, and what they say of us; values keep their references."""
+
+    url: str
+    namespace: str = "ematix-flow"
+    api_key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -104,20 +136,68 @@ def project_settings() -> ProjectSettings:
             f"{path}: modules in [project] must be a list of texts",
             fix='write for example modules = ["pipelines.py"]',
         )
-    examples = {"run_log": "sqlite://runs.db", "name": "shop"}
+    examples = {
+        "run_log": "sqlite://runs.db",
+        "name": "shop",
+        "openlineage": "file:///var/log/events.jsonl",
+    }
     for key, example in examples.items():
         if not isinstance(table.get(key), str | None) or table.get(key) == "":
             raise ConfigError(
                 f"{path}: {key} in [project] must be a text",
                 fix=f'write for example {key} = "{example}"',
             )
-    run_log, name = table.get("run_log"), table.get("name")
+    run_log, name, events = map(table.get, examples)
+    kept = table.get("run_log_keep")
+    if kept is not None:
+        kept = duration(kept, f"{path}: run_log_keep in [project]")
     placed = _placed(table, f"{path}: [project]")
     transform = _section(path, "transform")
     _check_keys(transform, _PLACEMENT_KEYS, f"{path}: [transform]")
     placed = _first(_placed(transform, f"{path}: [transform]"), placed)
-    tls = _tls(path, table)
-    return ProjectSettings(path.parent, tuple(modules), run_log, name, placed, tls)
+    tls, observe = _tls(path, table), _observed(path, table)
+    return ProjectSettings(
+        path.parent, tuple(modules), run_log, name, placed, tls, observe, events, kept
+    )
+
+
+def observe_settings() -> ObserveSettings:
+    """Who hears of runs: the environment, then the project, each of them for itself."""
+    project = project_settings().observe
+    alerters, repeat = setting("ALERTERS"), setting("ALERT_REPEAT_SECONDS")
+    if repeat is not None and not repeat.isdecimal():
+        raise ConfigError(
+            f"{_PREFIX}ALERT_REPEAT_SECONDS is no number of seconds", fix="write for example 3600"
+        )
+    return ObserveSettings(
+        project.alerters if alerters is None else split_urls(alerters),
+        setting("METRICS") or setting("METRICS_URL") or project.metrics,
+        setting("TRACES") or project.traces,
+        project.alert_repeat_seconds if repeat is None else float(repeat),
+    )
+
+
+def split_urls(text: str) -> tuple[str, ...]:
+    """The URLs of a list with commas, each of which may hold commas itself."""
+    return tuple(url.strip(" ,") for url in _BETWEEN_URLS.split(text) if url.strip(" ,"))
+
+
+def _observed(path: Path, table: Mapping[str, Any]) -> ObserveSettings:
+    alerters = table.get("alerters", [])
+    if not isinstance(alerters, list) or not all(isinstance(a, str) for a in alerters):
+        raise ConfigError(
+            f"{path}: alerters in [project] must be a list of texts",
+            fix='write for example alerters = ["slack://${SLACK_HOOK}"]',
+        )
+    for key in ("metrics", "traces"):
+        if not isinstance(table.get(key), str | None):
+            raise ConfigError(f"{path}: {key} in [project] must be a text", fix="write a URL")
+    repeat = table.get("alert_repeat_seconds", _REPEAT_SECONDS)
+    if isinstance(repeat, bool) or not isinstance(repeat, int | float) or repeat < 0:
+        raise ConfigError(
+            f"{path}: alert_repeat_seconds in [project] must be a number", fix="write 3600"
+        )
+    return ObserveSettings(tuple(alerters), table.get("metrics"), table.get("traces"), repeat)
 
 
 def origin_of(file: str) -> str:
@@ -139,6 +219,23 @@ def limits() -> dict[str, int]:
                 fix=f"write for example {tag} = 2",
             )
     return dict(found)
+
+
+def openlineage_settings() -> OpenLineageSettings | None:
+    """Where events of runs go, if anywhere; variables of other OpenLineage producers count too."""
+    url = (
+        setting("OPENLINEAGE")
+        or os.environ.get("OPENLINEAGE_URL")
+        or project_settings().openlineage
+    )
+    if not url:
+        return None
+    default = OpenLineageSettings(url).namespace
+    return OpenLineageSettings(
+        url,
+        os.environ.get("OPENLINEAGE_NAMESPACE") or default,
+        os.environ.get("OPENLINEAGE_API_KEY") or None,
+    )
 
 
 def calendar_named(name: str) -> frozenset[date]:

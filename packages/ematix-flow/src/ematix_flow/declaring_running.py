@@ -1,16 +1,19 @@
-"""The checks behind what says how a pipeline is run: dependencies, retries, tags."""
+"""The checks behind what says how a pipeline is run: dependencies, retries, tags, freshness."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import timedelta
 from typing import Any
 
 from ematix_flow import errors
 from ematix_flow.connections import nearest
 from ematix_flow.declaring_options import is_text
 from ematix_flow.declaring_transforms import shown
-from ematix_flow.errors import DeclarationError, EmatixError, UnknownName
+from ematix_flow.durations import duration
+from ematix_flow.errors import ConfigError, DeclarationError, EmatixError, UnknownName
 from ematix_flow.model import CONDITIONS, RetryPolicy
 from ematix_flow.pipeline import Pipeline
 from ematix_flow.registry import Broken
@@ -147,6 +150,43 @@ def dependencies(value: object) -> dict[str, str]:
             )
         found[name] = condition
     return found
+
+
+def duration_seconds(option: str, value: object) -> float | None:
+    """A time in seconds: a number of them, a timedelta, or a text such as ``6h``."""
+    if value is None:
+        return None
+    seconds: object = value
+    if isinstance(value, str):
+        with contextlib.suppress(ConfigError):
+            value = duration(value, option)
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not numeric or not 0 < float(seconds) < math.inf:  # type: ignore[arg-type]  # a number
+        raise DeclarationError(
+            f"{option}= must be a time above 0, not {value!r}",
+            fix='write seconds, a timedelta or a text such as "90s", "15m", "6h", "2d"',
+        )
+    return float(seconds)  # type: ignore[arg-type]  # a number
+
+
+def check_freshness_column(
+    column: object, given: Mapping[str, Any], names: Collection[str]
+) -> str | None:
+    """``freshness_column=``, if it is one of the table's."""
+    if column is None:
+        return None
+    if given["freshness_sla"] is None:
+        raise DeclarationError(
+            "freshness_column= goes with freshness_sla=", fix="add it, or remove the column"
+        )
+    if column not in names:
+        raise DeclarationError(
+            f"freshness_column={column!r} is not a column of the target",
+            fix=nearest(str(column), names),
+        )
+    return str(column)
 
 
 def tag_names(value: object) -> tuple[str, ...]:

@@ -21,7 +21,9 @@ from ematix_flow.declaring import (
 from ematix_flow.declaring_columns import check_target
 from ematix_flow.declaring_options import load_options
 from ematix_flow.declaring_running import (
+    check_freshness_column,
     dependencies,
+    duration_seconds,
     retry_policy,
     tag_names,
 )
@@ -103,6 +105,8 @@ def pipeline(
     upstream_freshness_secs: int | None = None,
     retry: Mapping[str, Any] | None = None,
     tags: Sequence[str] = (),
+    freshness_sla: timedelta | float | str | None = None,
+    freshness_column: str | None = None,
     keys: Sequence[str] | None = None,
     update_columns: Sequence[str] | None = None,
     compare_columns: Sequence[str] | None = None,
@@ -271,6 +275,10 @@ def _spec_of(
         schedule=schedule,
         depends_on=dependencies(given["depends_on"]),
         tags=tag_names(given["tags"]),
+        freshness_sla_seconds=duration_seconds("freshness_sla", given["freshness_sla"]),
+        freshness_column=check_freshness_column(
+            given["freshness_column"], given, specs[0].table.column_names
+        ),
         retry=retry_policy(given["retry"]),
         upstream_freshness_secs=given["upstream_freshness_secs"],
         placement=placement(given),

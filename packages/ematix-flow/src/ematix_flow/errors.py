@@ -7,11 +7,11 @@
     │  ├─ DependencyCycle
     │  └─ ProjectErrors          several of these in one report
     ├─ ConfigError               settings, connections, secrets
-    │  ├─ RunLogDown             the run log does not answer
     │  ├─ NoSuchModule
     │  ├─ UnknownConnection
     │  ├─ MissingSecret
-    │  └─ MissingExtra
+    │  ├─ MissingExtra
+    │  └─ RunLogUnavailable
     ├─ Unsupported               this backend cannot do this
     │  └─ NotAvailableYet        no backend can, in this version
     ├─ DataError                 the rows or columns are wrong; nothing was written
@@ -120,12 +120,6 @@ class ConfigError(EmatixError):
     exit_code = 2
 
 
-class RunLogDown(ConfigError):
-    """The run log does not answer."""
-
-    transient = True
-
-
 class NoSuchModule(ConfigError):
     """``--module`` names nothing that can be loaded."""
 
@@ -148,6 +142,10 @@ class MissingExtra(ConfigError, ImportError):
             f"{feature} needs packages that are not installed",
             fix=f'install them with: pip install "ematix-flow[{extra}]"',
         )
+
+
+class RunLogUnavailable(ConfigError):
+    """The run log cannot be reached, or lets nobody in; runs go on without it."""
 
 
 class Unsupported(EmatixError):

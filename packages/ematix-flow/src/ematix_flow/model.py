@@ -205,6 +205,8 @@ class PipelineSpec:
     schedule: Schedule | None = None
     depends_on: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+    freshness_sla_seconds: float | None = None
+    freshness_column: str | None = None
     retry: RetryPolicy | None = None
     upstream_freshness_secs: int | None = None
     placement: Placement = field(default_factory=Placement)

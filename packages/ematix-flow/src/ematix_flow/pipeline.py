@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -34,18 +33,14 @@ def run_due_with_dag_detailed(
     """
     from ematix_flow.config import limits
     from ematix_flow.registry import active_registry
-    from ematix_flow.run.log import open_run_log, remembering
+    from ematix_flow.run.log import open_memory_of_slots
     from ematix_flow.schedule.due import How, run_due
 
     registry = active_registry()
-    names = (
-        registry.pipelines if due is None else [p if isinstance(p, str) else p.name for p in due]
-    )
-    specs = [registry.pipeline(name).spec for name in names]
-    # The others are not run, and how they last ended counts for those that depend on them.
-    chosen = {spec.name for spec in specs}
-    others = [held.spec for name, held in registry.pipelines.items() if name not in chosen]
-    specs += [dataclasses.replace(spec, schedule=None) for spec in others]
+    only = None if due is None else [p if isinstance(p, str) else p.name for p in due]
+    for name in only or ():
+        registry.pipeline(name)
+    specs = [pipeline.spec for pipeline in registry.pipelines.values()]
     if now is not None and now.tzinfo is None:
         raise DeclarationError(
             f"now={now.isoformat()} has no time zone", fix="write for example tzinfo=timezone.utc"
@@ -55,10 +50,10 @@ def run_due_with_dag_detailed(
             f"max_parallel must be a whole number from 1 upwards, not {max_parallel!r}",
             fix="write 1 to run one after the other",
         )
-    how = How(max_parallel=max_parallel, limits=limits())
+    how = How(max_parallel=max_parallel, limits=limits(), only=only)
     if run_log is not None and not isinstance(run_log, str):
         return run_due(specs, run_log, now=now, how=how)
-    with contextlib.closing(remembering(open_run_log(run_log))) as log:
+    with contextlib.closing(open_memory_of_slots(run_log)) as log:
         return run_due(specs, log, now=now, how=how)
 
 

@@ -19,8 +19,10 @@ _MIN_REMEMBERED = 4
 
 # A user name may hold "@" and a password anything, so both reach as far as they can: masking too
 # much is the safe mistake. Inside running text a quote or a blank ends the URL.
-_URL_IN_TEXT = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^\s:/'\"]*):(?P<password>[^\s'\"]*)@")
-_WHOLE_URL = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^:/]*):(?P<password>.*)@", re.DOTALL)
+# A scheme has an end, too: without one, a long word would be tried from each of its letters.
+_SCHEME = r"[a-zA-Z][\w+.-]{0,40}://"
+_URL_IN_TEXT = re.compile(rf"(?P<head>{_SCHEME}[^\s:/'\"]*):(?P<password>[^\s'\"]*)@")
+_WHOLE_URL = re.compile(rf"(?P<head>{_SCHEME}[^:/]*):(?P<password>.*)@", re.DOTALL)
 
 _SENSITIVE = (
     r"[\w.-]*(?:password|passwd|pwd|secret|token|credential|api[_-]?key|access[_-]?key)[\w.-]*"

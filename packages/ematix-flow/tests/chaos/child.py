@@ -26,6 +26,7 @@ from ematix_flow.run.database_log import DatabaseRunLog
 from ematix_flow.run.log import RunLog
 from ematix_flow.run.records import RunRecord
 from ematix_flow.run.result import RunResult
+from ematix_flow.run.undelivered import BufferedRunLog, undelivered_folder
 from ematix_flow.schedule.executors import DispatchSpec
 from ematix_flow.schedule.loop import Scheduler, Watch
 from ematix_flow.schedule.slots import Assignment
@@ -187,12 +188,16 @@ class Forks:
         os.kill(int(worker), signal.SIGTERM)
 
 
-def opened(plan: Plan) -> DatabaseRunLog:
+def opened(plan: Plan) -> RunLog:
     """The log; a server that restarts is waited for."""
     deadline = time.monotonic() + 60
+    connection = PostgresConnection(name="log", url=plan.url)
+    folder = undelivered_folder(repr(connection))
     while True:
         try:
-            return DatabaseRunLog(PostgresConnection(name="log", url=plan.url))
+            log = BufferedRunLog(lambda: DatabaseRunLog(connection), folder)
+            log.reached()
+            return log.insist()
         except Exception:
             if time.monotonic() > deadline:
                 raise

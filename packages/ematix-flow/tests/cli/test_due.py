@@ -31,7 +31,8 @@ from ematix_flow.errors import Transient
 def hold(place):
     if os.environ.get("HOLD") == place:
         Path("held").write_text(place)
-        time.sleep(600)
+        for _ in range(6000):
+            time.sleep(0.1)
 
 
 @ematix.pipeline(target=Numbers, target_connection="warehouse", schedule="* * * * *")
@@ -263,3 +264,109 @@ def test_projects_of_one_name_share_their_turns(flow: Flow, folder: Path) -> Non
     (folder / "pipelines.py").rename(folder / "moved.py")
     (folder / ".ematix-flow.toml").write_text(named.format("moved.py"))
     assert flow("run-due", "--now", NOON).out == "Nothing is due.\n"
+
+
+def test_runs_and_lines_can_be_watched(flow: Flow, folder: Path) -> None:
+    """Lines appear while the run is under way, and following ends with it."""
+    watching = begun(["runs", "tail", "--interval", "0.1"])
+    flow("run-due", "--now", NOON)
+    assert watching.stdout is not None
+    seen = ""
+    while "doubles (post:1): succeeded" not in (seen := seen + watching.stdout.readline()):
+        assert watching.poll() is None
+    watching.send_signal(signal.SIGINT)
+    watching.communicate()
+    assert watching.returncode == 130
+    assert "numbers → shop.numbers: succeeded, 1 rows in" in seen
+    held = begun(["run-due", "--now", "2026-03-01T12:01:05Z"], HOLD="numbers")
+    while not (folder / "held").exists():
+        assert held.poll() is None, held.communicate()
+        signal.sigtimedwait([], 0.05)
+    (run,) = flow("runs", "list", "--status", "running", "--format", "json").json["runs"]
+    following = begun(["logs", run["run_id"], "--follow"])
+    assert following.stdout is not None
+    assert "run of numbers into shop.numbers started" in following.stdout.readline()
+    held.send_signal(signal.SIGINT)
+    _, said = held.communicate(timeout=60)
+    assert (held.returncode, "cancelled" in said) == (130, True)
+    rest, _ = following.communicate(timeout=60)
+    assert "cancelled" in rest
+    assert following.returncode == 0
+    assert flow("logs", run["run_id"], "--follow", "--format", "json").code == 2
+
+
+def test_who_does_not_heed_an_interrupt_is_left_behind(flow: Flow, folder: Path) -> None:
+    """A second one ends the process; the next pass takes the slot over."""
+    deaf = DUE.replace("for _ in range(6000):\n            time.sleep(0.1)", "time.sleep(600)")
+    assert deaf != DUE
+    (folder / "pipelines.py").write_text(deaf)
+    process = begun(["run-due", "--now", NOON, "--max-parallel", "2"], HOLD="numbers")
+    while not (folder / "held").exists():
+        assert process.poll() is None, process.communicate()
+        signal.sigtimedwait([], 0.05)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        signal.sigtimedwait([], 0.5)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert "stopped; the next pass takes over what was under way" in said
+    assert flow("run-due", "--now", NOON).code == 0
+    assert (stored("numbers"), stored("doubles")) == ([1], [2])
+
+
+def test_a_run_is_restarted_at_the_step_that_failed(flow: Flow, folder: Path) -> None:
+    (folder / "pipelines.py").write_text(
+        DUE.replace('transforms_post=[lambda conn: hold("post")]', "transforms_post=[first, then]")
+        .replace("numbers(conn, run)", "numbers(conn)")
+        .replace("{run.slot.minute + 1}", "1")
+        .replace(
+            "@ematix.pipeline(target=Numbers",
+            """
+def first(conn):
+    with open("first.txt", "a") as file:
+        file.write("x")
+
+
+def then(conn):
+    if not Path("ready").exists():
+        raise ValueError("not ready")
+
+
+@ematix.pipeline(target=Numbers""",
+            1,
+        )
+    )
+    assert flow("run", "numbers").code == 0
+    assert flow("run", "doubles").code == 1
+    (failed,) = {
+        r["run_id"]
+        for r in flow("runs", "list", "--pipeline", "doubles", "--format", "json").json["runs"]
+    }
+    assert flow("restart", failed).code == 1
+    (folder / "ready").touch()
+    said = flow("restart", failed[:18])
+    assert (said.code, said.err) == (0, "")
+    assert f"already loaded by run {failed}" in said.out
+    assert ("then first: done" in said.out, "then then: done" in said.out) == (False, True)
+    assert (folder / "first.txt").read_text() == "x"
+    done = flow("restart", failed)
+    assert (done.code, "nothing of it is left to do" in done.err) == (2, True)
+
+
+def test_whoever_is_to_hear_of_it_hears_once(flow: Flow, folder: Path) -> None:
+    """Each pass is a process of its own; what was told is kept in the run log."""
+    (folder / "pipelines.py").write_text(
+        DUE.replace('schedule="0 0 1 1 *"', 'schedule="* * * * *"').replace(
+            '"max_attempts": 2', '"max_attempts": 1'
+        )
+    )
+    heard = ["--alerter", "stdout://", "--metrics", "stdout://"]
+    said = flow("run-due", "--now", NOON, *heard)
+    assert said.code == 1
+    assert [line for line in said.err.splitlines() if "flow: alert:" in line and "moody" in line]
+    assert 'pipeline_failing{name="moody"} 1' in said.out
+    # It fails in the same way again: nobody is told a second time.
+    flow("reset", "moody")
+    said = flow("run-due", "--now", "2026-03-01T12:01:05Z", *heard)
+    assert said.code == 1
+    assert "flow: alert:" not in said.err

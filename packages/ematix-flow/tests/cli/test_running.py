@@ -177,7 +177,7 @@ def test_status_tells_what_happened(flow: Flow, project: Path) -> None:
     after = {p["name"]: p for p in flow("status", "--format", "json").json["pipelines"]}
     assert after["load_numbers"]["last_run"]["rows_inserted"] == 3
     line = next(x for x in flow("status").out.splitlines() if x.startswith("load_doubles"))
-    assert line.split()[-2:] == ["succeeded", "3"]
+    assert line.split()[-3:] == ["succeeded", "3", "-"]
 
 
 def test_runs_and_logs_take_the_beginning_of_an_id(flow: Flow, project: Path) -> None:

@@ -106,13 +106,17 @@ class Authority:
         curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
         self._curve = curve
         where = ("-keyout", str(self._key), "-out", str(self.cert))
-        run("openssl", "req", "-x509", *curve, *where, "-days", "2", "-subj", "/CN=test authority")
+        subject = ("-days", "2", "-subj", "/CN=test authority")
+        # Python 3.13 asks for what RFC 5280 asks for.
+        use = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
+        run("openssl", "req", "-x509", *curve, *where, *subject, *use)
 
     def sign(self, name: str, *, also: str = "") -> Credentials:
         """A certificate for an address; ``also`` is a host name that it holds beside it."""
         key, cert = self._folder / f"{name}.key", self._folder / f"{name}.pem"
         request, extra = self._folder / f"{name}.csr", self._folder / f"{name}.cnf"
-        extra.write_text(f"subjectAltName=IP:{name}{f',DNS:{also}' if also else ''}\n")
+        names = f"IP:{name}{f',DNS:{also}' if also else ''}"
+        extra.write_text(f"subjectAltName={names}\nauthorityKeyIdentifier=keyid\n")
         where = ("-keyout", str(key), "-out", str(request))
         run("openssl", "req", *self._curve, *where, "-subj", f"/CN={name}")
         signing = ("-CA", str(self.cert), "-CAkey", str(self._key), "-CAcreateserial")

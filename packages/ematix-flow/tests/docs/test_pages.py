@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.cli.main import main as flow
+from ematix_flow.observe.alerts import clear_alerters
 
 ROOT = Path(__file__).resolve().parents[4]
 PAGES = sorted(
@@ -213,6 +214,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     try:
         yield Reader(vars(page))
     finally:
+        clear_alerters()
         for name in set(sys.modules) - set(modules):
             file = getattr(sys.modules[name], "__file__", None) or ""
             if name == _PAGE_MODULE or file.startswith(str(tmp_path)):

@@ -13,14 +13,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from croniter import croniter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ematix_flow import BigInt, DuckDBConnection, ematix, register_connection
 from ematix_flow.clock import Schedule
-from ematix_flow.errors import DataError, Permanent, SourceLocation, Transient
+from ematix_flow.errors import ConfigError, DataError, Permanent, SourceLocation, Transient
 from ematix_flow.model import LoadOptions, PipelineSpec, RetryPolicy, Table, TableName, TargetSpec
+from ematix_flow.pipeline import run_due_with_dag_detailed
 from ematix_flow.run.log import MemoryRunLog, RunLog
 from ematix_flow.run.records import RunRecord
 from ematix_flow.run.sqlite_log import SqliteRunLog
@@ -499,3 +502,34 @@ def _check_pipeline(world: World, job: PipelineSpec, told: list[str], looked: da
     if job.schedule.catchup == "all" and not told:
         # Nothing ever held it up: it has run every slot up to the last look.
         assert set(slots) == {slot for slot in meant if slot <= looked}
+
+
+def test_from_python_too_every_slot_fires_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "w.duckdb")
+    register_connection(DuckDBConnection(name="w", path=path))
+
+    @ematix.table(schema="s")
+    class Slots:
+        slot: BigInt
+
+    @ematix.pipeline(target=Slots, target_connection="w", schedule="* * * * *")
+    def first(run: Any) -> str:
+        return f"SELECT {run.slot.timestamp():.0f}::BIGINT AS slot"
+
+    @ematix.pipeline(target=Slots, target_connection="w", schedule="* * * * *", depends_on=[first])
+    def second(run: Any) -> str:
+        return f"SELECT {run.slot.timestamp():.0f}::BIGINT AS slot"
+
+    log = f"sqlite://{tmp_path}/log.db"
+    only = run_due_with_dag_detailed([second], now=NOON, run_log=log)
+    assert reasons(only) == {"second": "it waits for first, which is due itself"}
+    for fired in (["first", "second"], []):
+        result = run_due_with_dag_detailed(now=NOON, run_log=log)
+        assert [event.name for event in result.fired] == fired
+    with duckdb.connect(path) as held:
+        assert held.sql("SELECT slot FROM s.slots").fetchall() == [(int(NOON.timestamp()),)] * 2
+    with (
+        pytest.warns(UserWarning, match="cannot be written"),
+        pytest.raises(ConfigError, match="what has fired is kept in the run log"),
+    ):
+        run_due_with_dag_detailed(run_log="/proc/none/log.db")

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.errors import ConfigError, DataError, RunLogDown, Transient
+from ematix_flow.errors import ConfigError, DataError, RunLogUnavailable, Transient
 from ematix_flow.model import RetryPolicy
-from ematix_flow.pipeline import Pipeline, run_due_with_dag_detailed
-from ematix_flow.registry import isolated_registry
+from ematix_flow.pipeline import run_due_with_dag_detailed
 from ematix_flow.run.ids import new_run_id
 from ematix_flow.run.log import MemoryRunLog
 from ematix_flow.run.records import RunRecord
@@ -101,7 +100,7 @@ def test_a_claim_is_kept_while_a_run_goes_on_after_the_pass_has_failed() -> None
         def move(self, key: Key, before: Turn, after: Turn) -> bool:
             if key.pipeline == "b" and after.state == CLAIMED:
                 begun.wait(20)
-                raise RunLogDown("the run log cannot be read: down")
+                raise RunLogUnavailable("the run log cannot be read: down")
             done = super().move(key, before, after)
             if before.state == after.state == CLAIMED:
                 renewed.set()
@@ -122,7 +121,7 @@ def test_a_claim_is_kept_while_a_run_goes_on_after_the_pass_has_failed() -> None
 
 def test_a_slot_is_not_given_up_because_the_run_log_is_down() -> None:
     log = MemoryRunLog()
-    world = World(log, fails=lambda work: RunLogDown("the run log cannot be read: down"))
+    world = World(log, fails=lambda work: RunLogUnavailable("the run log cannot be read: down"))
     for job in (spec("a"), spec("b", retry=RetryPolicy(max_attempts=3))):
         assert not world.due(job).ok
         assert turn_of(log, job.name).state == CLAIMED
@@ -299,7 +298,7 @@ def test_a_scheduler_waits_for_its_workers_also_while_the_log_is_down() -> None:
         def standings(self, origins: Iterable[str]) -> dict[Key, Standing]:
             if scheduler.at_work and self.answers < 3:
                 self.answers += 1
-                raise RunLogDown("the run log cannot be read: down")
+                raise RunLogUnavailable("the run log cannot be read: down")
             return super().standings(origins)
 
     log = Failing()
@@ -318,14 +317,6 @@ def test_from_python_no_slot_fires_without_a_log_that_remembers(tmp_path: Path) 
         pytest.raises(ConfigError, match="what has fired is kept in the run log"),
     ):
         run_due_with_dag_detailed([], run_log=f"sqlite://{folder}")
-
-
-def test_from_python_some_may_be_run_that_depend_on_others() -> None:
-    with isolated_registry() as registry:
-        for job in (spec("up"), spec("down", depends_on=["up"])):
-            registry.add_pipeline(Pipeline(job))
-        result = run_due_with_dag_detailed(["down"], now=NOON, run_log=MemoryRunLog())
-        assert reasons(result) == {"down": "it waits for up, which has not run yet"}
 
 
 @pytest.mark.parametrize(

@@ -300,6 +300,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"depends_on": [("a", "done")]}, "depends_on= cannot wait for 'done'; known are"),
     ({"depends_on": [("a", "failed", 1)]}, "depends_on= has an entry of 3 parts"),
     ({"depends_on": ["a", ("a", "failed")]}, "depends_on= names 'a' with two conditions"),
+    ({"freshness_sla": "soon"}, "freshness_sla= must be a time above 0, not 'soon'; write seconds"),
+    ({"freshness_sla": True}, "freshness_sla= must be a time above 0, not True"),
+    ({"freshness_column": "day"}, "freshness_column= goes with freshness_sla="),
+    (
+        {"freshness_sla": "6h", "freshness_column": "dai"},
+        "freshness_column='dai' is not a column of the target; did you mean 'day'?",
+    ),
     ({"tags": "heavy"}, "tags= must be a list of texts, not 'heavy'"),
     ({"retry": {"backoff": "quick"}}, "retry['backoff'] cannot be 'quick'; use one of fixed"),
     (

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.change import Counts
-from ematix_flow.errors import Cancelled, ConfigError, DataError, NotAvailableYet, UnknownName
+from ematix_flow.errors import Cancelled, ConfigError, DataError, UnknownName
 from ematix_flow.run import sqlite_log
 from ematix_flow.run.log import MemoryRunLog, NullRunLog, RunLog, open_run_log
 from ematix_flow.run.logs import (
@@ -335,12 +335,6 @@ def test_where_the_log_is(home: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_memory_is_one_log_per_process() -> None:
     open_run_log("memory://").begin(started("shared-1"))
     assert len(open_run_log("memory://").get("shared-1")) == 1
-
-
-@pytest.mark.parametrize("url", ["gs://bucket/p", "s3://bucket/p", "azure://a/c/p"])
-def test_stores_of_later_versions(url: str) -> None:
-    with pytest.raises(NotAvailableYet, match="not available yet"):
-        open_run_log(url)
 
 
 def test_an_unknown_store_is_an_error() -> None:

@@ -17,6 +17,7 @@ from ematix_flow.cli.output import counted, say, say_json
 from ematix_flow.errors import EmatixError
 from ematix_flow.redaction import redact_text
 from ematix_flow.run.log import NullRunLog, RunLog
+from ematix_flow.run.undelivered import BufferedRunLog
 
 _OLDEST, _NEWEST = (3, 10), (3, 13)
 
@@ -153,6 +154,9 @@ def _run_log(run_log: Callable[[], RunLog]) -> tuple[str, str]:
         log = run_log()
     if isinstance(log, NullRunLog):
         return "fail" if said else "note", str(said[0].message) if said else "switched off"
+    if isinstance(log, BufferedRunLog):
+        log = log.reached()
+        log.list(limit=1)
     return "ok", str(getattr(log, "path", "in memory"))
 
 

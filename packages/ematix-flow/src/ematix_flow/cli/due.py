@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
@@ -18,14 +19,22 @@ from ematix_flow.cli.options import (
     examples,
     load,
     module_option,
+    observe_options,
     run_log_options,
 )
 from ematix_flow.cli.output import complain, say, say_json, when
-from ematix_flow.cli.running import refused_pipelines, tell_result, terminated_like_interrupted
+from ematix_flow.cli.running import (
+    refused_pipelines,
+    tell_result,
+    terminated_like_interrupted,
+    tidy_log,
+)
+from ematix_flow.errors import ConfigError
 from ematix_flow.run.turns import GAVE_UP, SUCCEEDED, Key, Standing, Turn
 
 if TYPE_CHECKING:
     from ematix_flow.model import PipelineSpec
+    from ematix_flow.observe.observer import Observer
     from ematix_flow.run.log import RunLog
     from ematix_flow.schedule.events import Event
 
@@ -75,6 +84,7 @@ _MOST_BESIDE = 4
 @engine_option
 @module_option
 @run_log_options
+@observe_options
 @common_options
 def run_due(
     *,
@@ -86,6 +96,7 @@ def run_due(
     now: str | None,
     modules: tuple[str, ...],
     run_log: Callable[[], RunLog],
+    observer: Callable[[RunLog], Observer],
     output: str,
 ) -> int:
     """Run every pipeline whose schedule says so, each after those it depends on.
@@ -111,10 +122,19 @@ def run_due(
         lease=timedelta(seconds=lease_seconds),
         max_parallel=max_parallel,
         limits=limits,
+        observer=observer(log),
         tell=_tell if output == "text" else lambda event: None,
     )
     with terminated_like_interrupted():
-        result = run_all_due(specs, log, now=moment, how=how)
+        try:
+            result = run_all_due(specs, log, now=moment, how=how)
+        except KeyboardInterrupt:
+            # Asked twice: threads that do not heed it would keep the process. Whoever looks next
+            # sees that it is gone, and asks the targets how far it came.
+            complain("stopped; the next pass takes over what was under way", as_="flow")
+            sys.stdout.flush()
+            os._exit(_CANCELLED)
+        tidy_log(log)
     if output == "json":
         say_json(result.to_dict())
     elif not (result.fired or result.failed or result.skipped):
@@ -151,9 +171,16 @@ def read_limits(given: Sequence[str]) -> dict[str, int]:
 
 def remembering(run_log: Callable[[], RunLog]) -> RunLog:
     """A log that remembers what has fired, unless none was asked for."""
-    from ematix_flow.run.log import remembering as remembers
+    from ematix_flow.run.log import NullRunLog
+    from ematix_flow.run.undelivered import BufferedRunLog
 
-    return remembers(run_log())
+    log = run_log()
+    if isinstance(log, NullRunLog) and not log.asked_for:
+        raise ConfigError(
+            "what has fired is kept in the run log, and it cannot be opened",
+            fix="name another with --run-log URL",
+        )
+    return log.insist() if isinstance(log, BufferedRunLog) else log
 
 
 def _show_planned(

@@ -1,4 +1,4 @@
-"""``flow status``, ``flow runs list``, ``flow runs show`` and ``flow logs``."""
+"""``flow status``, ``flow runs list|show|tail|prune`` and ``flow logs``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from ematix_flow.cli.options import (
 )
 from ematix_flow.cli.output import complain, say, say_json, say_table, took, when
 from ematix_flow.clock import zone_named
+from ematix_flow.config import project_settings
+from ematix_flow.durations import duration
 from ematix_flow.errors import ConfigError, UnknownName
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.records import STATUSES, RunRecord, effective_status, utc_now
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 # Ids begin with their time: this much of one is a millisecond.
 _SHORT_ID = 13
+# How many runs may begin or end between two looks, and how often lines are looked for.
+_MOST_AT_ONCE = 500
+_LOOK_SECONDS = 0.3
 
 
 @click.command(epilog=examples("flow status", "flow status --module pipelines.py --format json"))
@@ -38,7 +43,7 @@ _SHORT_ID = 13
 def status(*, modules: tuple[str, ...], run_log: Callable[[], RunLog], output: str) -> int:
     """Show for each pipeline its schedule, when it is due next, and how its last run ended."""
     project = load(modules)
-    log, now = _readable(run_log), utc_now()
+    log, now = readable(run_log), utc_now()
     for error in project.errors:
         complain(str(error))
     named = config.project_settings().name
@@ -155,7 +160,7 @@ def list_runs(
 ) -> None:
     """List the latest runs, newest first."""
     now = utc_now()
-    records = _readable(run_log).list(pipeline=pipeline, status=status, limit=limit)
+    records = readable(run_log).list(pipeline=pipeline, status=status, limit=limit)
     if output == "json":
         say_json({"runs": [record.to_dict(now=now) for record in records]})
         return
@@ -198,7 +203,7 @@ def _short_ids(records: Sequence[RunRecord]) -> dict[str, str]:
 def show_run(*, run: str, run_log: Callable[[], RunLog], output: str) -> None:
     """Show everything that is recorded of a run; the beginning of its id is enough."""
     now = utc_now()
-    records = _find(_readable(run_log), run)
+    records = find_run(readable(run_log), run)
     if output == "json":
         say_json({"run_id": records[0].run_id, "records": [r.to_dict(now=now) for r in records]})
         return
@@ -211,7 +216,9 @@ def show_run(*, run: str, run_log: Callable[[], RunLog], output: str) -> None:
 
 def _shown(record: RunRecord, now: datetime) -> list[tuple[str, str]]:
     lines = []
-    for name, value in vars(record).items():
+    for name, held in vars(record).items():
+        # Lineage is long, and `flow lineage` shows it in a form to read.
+        value = {k: v for k, v in held.items() if k != "lineage"} if name == "metrics" else held
         if value in (None, "", 0) or value == {}:
             continue
         text = when(value) if isinstance(value, datetime) else str(value)
@@ -223,18 +230,118 @@ def _shown(record: RunRecord, now: datetime) -> list[tuple[str, str]]:
     return lines
 
 
-@click.command(epilog=examples("flow logs 3f2a", "flow logs 3f2a --tail 20"))
-@click.argument("run")
-@click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Only the last N lines.")
+@runs.command(
+    "prune",
+    epilog=examples("flow runs prune --older-than 90d --dry-run", "flow runs prune"),
+)
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    help="What began longer ago than this, such as 90d; else run_log_keep of the project.",
+)
+@click.option("--dry-run", is_flag=True, help="Only tell how many there are.")
 @run_log_options
 @common_options
-def logs(*, run: str, tail: int | None, run_log: Callable[[], RunLog], output: str) -> None:
+def prune_runs(
+    *, older_than: str | None, dry_run: bool, run_log: Callable[[], RunLog], output: str
+) -> None:
+    """Remove old runs from the run log, and their log lines.
+
+    The last run of each pipeline stays, and whatever is running.
+    """
+    from ematix_flow.run.retention import prune
+
+    kept = duration(older_than, "--older-than") if older_than else project_settings().run_log_keep
+    if kept is None:
+        raise ConfigError(
+            "how long runs are kept is not said",
+            fix='give --older-than 90d, or write run_log_keep = "90d" under [project]',
+        )
+    gone = prune(readable(run_log), older_than=kept, dry_run=dry_run)
+    if output == "json":
+        say_json({"removed": 0 if dry_run else len(gone), "runs": sorted(gone)})
+    else:
+        many = "1 run" if len(gone) == 1 else f"{len(gone)} runs"
+        say(f"{many} would be removed." if dry_run else f"{many} removed.")
+
+
+@runs.command("tail", epilog=examples("flow runs tail", "flow runs tail --pipeline load_orders"))
+@click.option("--pipeline", help="Only runs of this pipeline.", shell_complete=complete_pipeline)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="How many to begin with.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to look.",
+)
+@run_log_options
+@common_options
+def tail_runs(
+    *,
+    pipeline: str | None,
+    limit: int,
+    interval: float,
+    run_log: Callable[[], RunLog],
+    output: str,
+) -> None:
+    """Show runs as they begin and end, a line each, until Ctrl-C."""
+    import time
+
+    log = readable(run_log)
+    told: dict[tuple[str, str, str], str] = {}
+    asked = limit
+    while True:
+        now = utc_now()
+        for record in reversed(log.list(pipeline=pipeline, limit=asked)):
+            key, state = (record.run_id, record.target, record.step), effective_status(record, now)
+            if told.get(key) != state:
+                told[key] = state
+                _tell_change(record, state, output)
+        asked = _MOST_AT_ONCE
+        time.sleep(interval)
+
+
+def _tell_change(record: RunRecord, state: str, output: str) -> None:
+    if output == "json":
+        say_json({**record.to_dict(), "status": state}, indent=None)
+        return
+    moment = when(record.finished_at or record.started_at)
+    target = record.target if record.step == "load" else f"{record.target} ({record.step})"
+    parts = [f"{moment}  {record.pipeline} → {target}: {state}"]
+    if state == "succeeded":
+        parts.append(f"{record.rows_written:,} rows in {took(record.seconds)}")
+    if record.error_text:
+        parts.append(record.error_text)
+    say(", ".join(parts))
+
+
+@click.command(
+    epilog=examples("flow logs 3f2a", "flow logs 3f2a --tail 20", "flow logs 3f2a --follow")
+)
+@click.argument("run")
+@click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Only the last N lines.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@run_log_options
+@common_options
+def logs(
+    *, run: str, tail: int | None, follow: bool, run_log: Callable[[], RunLog], output: str
+) -> None:
     """Show the log lines of a run; the beginning of its id is enough."""
     from ematix_flow.run.logs import read_run_log, run_log_file
 
+    if follow and output == "json":
+        raise click.UsageError("--follow does not go with --format json")
     lines, run_id = read_run_log(run), run
     if lines is None:
-        run_id = _find(_readable(run_log), run)[0].run_id
+        run_id = find_run(readable(run_log), run)[0].run_id
         lines = read_run_log(run_id)
     if lines is None:
         raise ConfigError(
@@ -244,23 +351,46 @@ def logs(*, run: str, tail: int | None, run_log: Callable[[], RunLog], output: s
     shown = lines[-tail:] if tail else lines
     if output == "json":
         say_json({"run_id": run_id, "lines": shown})
-    else:
-        for line in shown:
+        return
+    for line in shown:
+        say(line)
+    if follow:
+        _follow(run_id, len(lines), readable(run_log))
+
+
+def _follow(run_id: str, seen: int, log: RunLog) -> None:
+    """Show what a run still writes, until it has ended."""
+    import time
+
+    from ematix_flow.run.logs import read_run_log
+
+    ended = False
+    while not ended:
+        now = utc_now()
+        # What is looked at first was written before the end that is seen after it.
+        ended = "running" not in {effective_status(r, now) for r in log.get(run_id)}
+        lines = read_run_log(run_id) or []
+        for line in lines[seen:]:
             say(line)
+        seen = max(seen, len(lines))
+        if not ended:
+            time.sleep(_LOOK_SECONDS)
 
 
-def _find(log: RunLog, run: str) -> list[RunRecord]:
+def find_run(log: RunLog, run: str) -> list[RunRecord]:
+    """The records of a run, by its id or the beginning of it."""
     records = log.get(run)
     if not records:
         raise UnknownName(f"there is no run {run!r} in the run log", fix="see: flow runs list")
     return records
 
 
-def _readable(run_log: Callable[[], RunLog]) -> RunLog:
+def readable(run_log: Callable[[], RunLog]) -> RunLog:
     """A log that was opened; one that was replaced by nothing has nothing to tell."""
     import warnings
 
     from ematix_flow.run.log import NullRunLog
+    from ematix_flow.run.undelivered import BufferedRunLog
 
     with warnings.catch_warnings():
         # Said below, as an error: here nothing goes on without the log.
@@ -268,4 +398,4 @@ def _readable(run_log: Callable[[], RunLog]) -> RunLog:
         log = run_log()
     if isinstance(log, NullRunLog):
         raise ConfigError("the run log cannot be read", fix="name another with --run-log URL")
-    return log
+    return log.reached() if isinstance(log, BufferedRunLog) else log

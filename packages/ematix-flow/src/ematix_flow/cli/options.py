@@ -15,6 +15,7 @@ from ematix_flow.cli.output import keep_stdout_for_json, warn
 
 if TYPE_CHECKING:
     from ematix_flow.discovery import Project
+    from ematix_flow.observe.observer import Observer
     from ematix_flow.run.log import RunLog
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -144,6 +145,57 @@ def run_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
             return log
 
         return command(run_log=open_chosen, **rest)
+
+    return chosen
+
+
+def observe_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--alerter``, ``--metrics``, ``--traces``; the command gets ``observer``, of a run log."""
+
+    @click.option(
+        "--alerter",
+        "alerters",
+        multiple=True,
+        metavar="URL",
+        help="Who is told of failures and recoveries: stdout://, slack://, webhook://, email://, "
+        "pagerduty://. Repeatable.",
+    )
+    @click.option(
+        "--metrics",
+        metavar="URL",
+        help="Where numbers go: prometheus://:PORT, prometheus+push://, prometheus+file://, "
+        "otlp://, stdout://, memory://, null://.",
+    )
+    @click.option(
+        "--traces",
+        metavar="URL",
+        help="Where spans go: otel://stdout, otel+otlp+grpc://, otel+otlp+http://.",
+    )
+    @functools.wraps(command)
+    def chosen(
+        *, alerters: tuple[str, ...], metrics: str | None, traces: str | None, **rest: Any
+    ) -> Any:
+        def open_chosen(log: RunLog) -> Observer:
+            import dataclasses
+
+            from ematix_flow.observe.observer import open_observer
+            from ematix_flow.run.alert_memory import LogMemory
+
+            held = config.observe_settings()
+            asked = dataclasses.replace(
+                held,
+                alerters=alerters or held.alerters,
+                metrics=metrics or held.metrics,
+                traces=traces or held.traces,
+            )
+            opened = open_observer(asked, memory=LogMemory(log))
+            click.get_current_context().call_on_close(opened.close)
+            return opened
+
+        told = {"ALERTERS": ",".join(alerters), "METRICS": metrics, "TRACES": traces}
+        for_workers = {f"EMATIX_FLOW_{name}": url for name, url in told.items() if url}
+        click.get_current_context().meta["ematix_flow.observe"] = for_workers
+        return command(observer=open_chosen, **rest)
 
     return chosen
 

@@ -30,10 +30,11 @@ def say(text: str = "") -> None:
     click.echo(redact_text(text))
 
 
-def say_json(document: object) -> None:
-    """The result as the one JSON document on stdout."""
+def say_json(document: object, *, indent: int | None = 2) -> None:
+    """The result as a JSON document on stdout; without ``indent``, one of many, in a line."""
     stream: TextIO = click.get_current_context().meta.get(_STDOUT) or sys.stdout
-    click.echo(json.dumps(_safe(document), indent=2, ensure_ascii=False, default=str), file=stream)
+    text = json.dumps(_safe(document), indent=indent, ensure_ascii=False, default=str)
+    click.echo(text, file=stream)
 
 
 def keep_stdout_for_json() -> None:

@@ -19,6 +19,7 @@ from ematix_flow.cli.options import (
     examples,
     load,
     module_option,
+    observe_options,
     run_log_options,
 )
 from ematix_flow.cli.output import complain, counted, say, say_json, took, warn
@@ -35,6 +36,7 @@ from ematix_flow.model import PipelineSpec
 
 if TYPE_CHECKING:
     from ematix_flow.discovery import Project
+    from ematix_flow.observe.observer import Observer
     from ematix_flow.run.log import RunLog
     from ematix_flow.run.result import RunResult, TargetResult
 
@@ -75,6 +77,7 @@ class _How:
     parameters: dict[str, str]
     log: RunLog
     all_targets: bool | None
+    observer: Observer
     show: bool
 
 
@@ -118,6 +121,7 @@ class _How:
 @engine_option
 @module_option
 @run_log_options
+@observe_options
 @common_options
 def run(
     *,
@@ -130,6 +134,7 @@ def run(
     lost_run: str | None,
     modules: tuple[str, ...],
     run_log: Callable[[], RunLog],
+    observer: Callable[[RunLog], Observer],
     output: str,
 ) -> int:
     """Run pipelines: those named, or all, each after those it depends on.
@@ -143,15 +148,20 @@ def run(
         if len(names) != 1:
             raise click.UsageError("--claim-token goes with one pipeline")
         claim = _Claim(claim_token, lease_seconds, previous_run, lost_run)
-        return _run_claimed(project, names[0], claim, run_log(), output)
+        log = run_log()
+        return _run_claimed(
+            project, names[0], claim, log=log, observer=observer(log), output=output
+        )
     refused = refused_pipelines(project)
     chosen = _chosen(project, refused, names)
     outcome = _Outcome()
     if not names:
         outcome.skipped |= {name: str(error) for name, error in refused.items()}
     with terminated_like_interrupted():
-        how = _How(parameters, run_log(), all_targets=all_targets, show=output == "text")
+        log = run_log()
+        how = _How(parameters, log, all_targets, observer(log), show=output == "text")
         _run_all(chosen, project, how, outcome)
+        tidy_log(how.log)
     if output == "json":
         say_json(outcome.to_dict())
     elif len(chosen) > 1:
@@ -164,6 +174,13 @@ def run(
     return _MISDECLARED if project.errors and not names else 0
 
 
+def tidy_log(log: RunLog) -> None:
+    """Once a day, remove what is older than the project keeps."""
+    from ematix_flow.run.retention import tidy
+
+    tidy(log)
+
+
 @dataclass(frozen=True)
 class _Claim:
     """What a scheduler tells a worker of the slot that it is to run."""
@@ -174,7 +191,9 @@ class _Claim:
     lost: str | None
 
 
-def _run_claimed(project: Project, name: str, claim: _Claim, log: RunLog, output: str) -> int:
+def _run_claimed(
+    project: Project, name: str, claim: _Claim, *, log: RunLog, observer: Observer, output: str
+) -> int:
     from ematix_flow.schedule.events import FailedEvent, FiredEvent
     from ematix_flow.schedule.worker import run_claimed
 
@@ -186,7 +205,9 @@ def _run_claimed(project: Project, name: str, claim: _Claim, log: RunLog, output
             lease=timedelta(seconds=claim.lease_seconds),
             previous=claim.previous or claim.lost,
             lost=claim.lost is not None,
+            observer=observer,
         )
+    tidy_log(log)
     event = ended.event
     if output == "json":
         say_json(event.to_dict())
@@ -307,6 +328,7 @@ def _run_each(
                 run_log=how.log,
                 progress=sys.stderr.isatty(),
                 all_targets=how.all_targets,
+                observer=how.observer,
             )
         except EmatixError as error:
             _note_failure(spec.name, error, outcome)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from ematix_flow.cli.options import (
     examples,
     load,
     module_option,
+    observe_options,
     run_log_options,
 )
 from ematix_flow.cli.output import complain, say, say_json
@@ -24,6 +25,7 @@ from ematix_flow.cli.running import refused_pipelines
 from ematix_flow.errors import ConfigError
 
 if TYPE_CHECKING:
+    from ematix_flow.observe.observer import Observer
     from ematix_flow.run.log import RunLog
     from ematix_flow.schedule.loop import Scheduler
 
@@ -91,6 +93,7 @@ _MISDECLARED = 2
 @click.option("--max-iterations", type=click.IntRange(min=1), help="Look so often, then end.")
 @module_option
 @run_log_options
+@observe_options
 @common_options
 def scheduler(
     *,
@@ -105,6 +108,7 @@ def scheduler(
     max_iterations: int | None,
     modules: tuple[str, ...],
     run_log: Callable[[], RunLog],
+    observer: Callable[[RunLog], Observer],
     output: str,
 ) -> int:
     """Look again and again for what is due, and have workers run it.
@@ -134,8 +138,11 @@ def scheduler(
         limits=config.limits() | read_limits(limit),
         modules=modules,
         worker_id=worker_id,
-        env=_log_for_workers(),
+        env=_told_to_workers(),
     )
+    _check_observers(watch.env)
+    # The workers tell of their runs; here it is only seen that the addresses are right.
+    observer(log).close(0)
     made = Scheduler(specs, log, chosen, watch)
     with _stopped_by_signals(made):
         made.serve(max_iterations=max_iterations)
@@ -146,10 +153,22 @@ def scheduler(
     return _MISDECLARED if project.errors else 0
 
 
-def _log_for_workers() -> dict[str, str]:
-    """The run log of this command, told by environment: an argument could be read by others."""
-    params = click.get_current_context().meta.get("ematix_flow.run_log")
-    return {"EMATIX_FLOW_RUN_LOG_URL": params} if params else {}
+def _check_observers(told: Mapping[str, str]) -> None:
+    metrics = told.get("EMATIX_FLOW_METRICS") or config.observe_settings().metrics or ""
+    if metrics.startswith("prometheus://"):
+        raise ConfigError(
+            "workers of a scheduler end before Prometheus asks them",
+            fix="have them push: --metrics prometheus+push://HOST:PORT, or write to a file: "
+            "prometheus+file:///PATH",
+        )
+
+
+def _told_to_workers() -> dict[str, str]:
+    """The log and the observers of this command: by environment, which others cannot read."""
+    meta = click.get_current_context().meta
+    log = meta.get("ematix_flow.run_log")
+    told: dict[str, str] = dict(meta.get("ematix_flow.observe", {}))
+    return told | ({"EMATIX_FLOW_RUN_LOG_URL": log} if log else {})
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.engine import delta
+from ematix_flow.engine import delta, plans
 from ematix_flow.engine import gateway as gateways
 from ematix_flow.engine.archive import archive_flags, archive_path, discard
 from ematix_flow.engine.cache import cache_dir, private_folder
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
+    from ematix_flow.engine.plans import AnalysedPlan
     from ematix_flow.engine.protocol import RowTask
 
 _LOGS_KEPT = 20
@@ -159,6 +160,10 @@ class ClassicEngine:
         """Every Spark task hands its partition over."""
         return copied_by_tasks(rows, task, most=most)
 
+    def analysed_plan(self, rows: DataFrame) -> AnalysedPlan | None:
+        """The plan of these rows before it is optimised."""
+        return plans.analysed_plan(rows)
+
     @contextlib.contextmanager
     def job(self, description: str) -> Iterator[Job]:
         """Tag all Spark jobs that this thread starts inside the block."""
@@ -170,7 +175,7 @@ class ClassicEngine:
         context.setJobDescription(description)
         context.setInterruptOnCancel(True)
         try:
-            yield _ClassicJob(context, tag, description)
+            yield ClassicJob(context, tag, description)
         except KeyboardInterrupt:
             gateways.renew_connection(context)
             context.cancelJobsWithTag(tag)
@@ -180,6 +185,18 @@ class ClassicEngine:
             with contextlib.suppress(Exception):
                 context.removeJobTag(tag)
                 context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def local_property(self, name: str, value: str) -> Iterator[None]:
+        """Give the tasks that this thread starts inside the block a property."""
+        context = self._context
+        context.setLocalProperty(name, value)
+        try:
+            yield
+        finally:
+            # The JVM may be what failed; its error is the one to report.
+            with contextlib.suppress(Exception):
+                context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def _import_path(self) -> str:
         """Where Python workers find modules."""
@@ -209,16 +226,30 @@ class ClassicEngine:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
-class _ClassicJob:
+class ClassicJob:
+    """All Spark jobs of one tag."""
+
     def __init__(self, context: SparkContext, tag: str, description: str) -> None:
         self._context = context
         self._tag = tag
         self.description = description
 
     def cancel(self) -> None:
+        """Stop them."""
         self._context.cancelJobsWithTag(self._tag)
 
+    def stage_data(self, most: int) -> Iterator[Any]:
+        """What Spark's own status store keeps of their stages, as Java objects."""
+        scala: Any = self._context._jsc.sc()
+        tracker, store = self._context.statusTracker(), scala.statusStore()
+        jobs = [tracker.getJobInfo(i) for i in scala.statusTracker().getJobIdsForTag(self._tag)]
+        ids = sorted({i for job in jobs if job is not None for i in job.stageIds})
+        for stage_id in ids[:most]:
+            if tracker.getStageInfo(stage_id) is not None:
+                yield store.lastStageAttempt(stage_id)
+
     def progress(self) -> Progress:
+        """How far they have come."""
         tracker = self._context.statusTracker()
         # PySpark's tracker knows groups only; the one behind it knows tags.
         jobs = self._context._jsc.sc().statusTracker().getJobIdsForTag(self._tag)

@@ -137,6 +137,9 @@ class ConnectEngine:
         """Every Spark task hands its partition over."""
         return copied_by_tasks(rows, task, most=most)
 
+    def analysed_plan(self, rows: DataFrame) -> None:
+        """None: a server keeps its plans to itself."""
+
     @contextlib.contextmanager
     def job(self, description: str) -> Iterator[Job]:
         """Tag all queries that this thread starts inside the block."""

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame, SparkSession
 
+    from ematix_flow.engine.plans import AnalysedPlan
+
     RowTask = Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
 
 
@@ -68,6 +70,9 @@ class Engine(Protocol):
 
         There are at most so many parts: each may hold a connection.
         """
+
+    def analysed_plan(self, rows: DataFrame) -> AnalysedPlan | None:
+        """The plan of these rows before it is optimised; None where Spark does not tell."""
 
     def job(self, description: str) -> AbstractContextManager[Job]:
         """Mark all Spark work that this thread starts inside the block as one job."""

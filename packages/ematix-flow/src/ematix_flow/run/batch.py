@@ -24,6 +24,7 @@ from ematix_flow.engine.session import (
     run_session,
     shared_engine,
 )
+from ematix_flow.engine.stages import stages_of, telling_tasks
 from ematix_flow.errors import (
     Cancelled,
     DataError,
@@ -35,6 +36,7 @@ from ematix_flow.errors import (
     Unsupported,
 )
 from ematix_flow.model import PipelineSpec
+from ematix_flow.observe.observer import SILENT, Observer, Watched, process_observer
 from ematix_flow.run.engines import chosen_engine
 from ematix_flow.run.function import RunInfo
 from ematix_flow.run.ids import new_run_id
@@ -47,6 +49,8 @@ from ematix_flow.run.journal import (
 )
 from ematix_flow.run.log import RunLog, open_run_log
 from ematix_flow.run.logs import capture_run_log
+from ematix_flow.run.observing import observed_run, run_end
+from ematix_flow.run.openlineage import configured_receiver, openlineage_events
 from ematix_flow.run.paths import direct_path
 from ematix_flow.run.plan import Plan, planned
 from ematix_flow.run.purpose import ORDINARY, Purpose
@@ -88,18 +92,22 @@ def run_pipeline(
     slot: datetime | None = None,
     attempt: int = 1,
     run_id: str | None = None,
+    observer: Observer | None = None,
 ) -> RunResult:
     """Run a pipeline now. Raises an ``EmatixError`` if it fails.
 
     A target whose load fails is as it was. Of several targets, those that the last run loaded
     before it failed are left alone if their rows are still the same; with ``all_targets`` they are
-    loaded whatever their rows, without it they are left alone whatever their rows.
+    loaded whatever their rows, without it they are left alone whatever their rows. Without an
+    ``observer``, the environment and the project say who hears of the run.
     """
     watch = _Watch(progress, announce, on_plan, purpose)
     run = RunInfo(id=run_id or new_run_id(), slot=slot, parameters=dict(parameters or {}))
     if dry_run:
         with placed(spec):
             return _execute(spec, run, watch, Journal(spec), dry_run=True)
+    observer = process_observer() if observer is None else observer
+    told = configured_receiver()
     with contextlib.ExitStack() as stack:
         stack.enter_context(placed(spec))
         if run_log is None:
@@ -110,21 +118,27 @@ def run_pipeline(
         several = len(spec.targets) > 1 and purpose == ORDINARY
         loaded = already_loaded(run_log, spec, records) if several and not all_targets else {}
         journal = Journal(spec, run_log, records, loaded, digested=several)
+        observed = observed_run(observer, spec, records, run_log)
+        watch = dataclasses.replace(watch, observed=observed)
         journal.open()
         if all_targets is False:
             for label in loaded:
                 journal.skip(label)
         stack.enter_context(capture_run_log(run.id))
         stack.enter_context(heartbeats(run_log, run.id))
+        stack.enter_context(openlineage_events(told, spec, run, journal))
         logger.info("run of %s into %s started", spec.name, ", ".join(spec.target_labels))
         try:
             result = _execute(spec, run, watch, journal, dry_run=False)
             if spec.transforms_post:
-                result = _with_post(spec, result, run, run_log, trigger)
+                with observed.step("post"):
+                    result = _with_post(spec, result, run, run_log, trigger)
         except BaseException as error:
             journal.close(error)
+            observed.ended(run_end(journal, error))
             logger.error("run of %s failed: %s", spec.name, error)
             raise
+        observed.ended(run_end(journal))
         logger.info(
             "run of %s succeeded: %d rows inserted by the %s path in %.2f s",
             spec.name,
@@ -154,6 +168,7 @@ class _Watch:
     announce: Announce
     on_plan: OnPlan
     purpose: Purpose
+    observed: Watched = SILENT
 
 
 def _execute(
@@ -167,16 +182,20 @@ def _execute(
     tolerant = len(spec.targets) > 1 and spec.continue_on_target_failure
     failures: dict[str, EmatixError] | None = {} if tolerant else None
     try:
-        with planned(
-            spec,
-            run,
-            asking=dry_run,
-            announce=watch.announce,
-            started_at=started,
-            purpose=watch.purpose,
-            failures=failures,
-            engine=engine,
-        ) as plans:
+        with contextlib.ExitStack() as open_plans:
+            with watch.observed.step("plan"):
+                plans = open_plans.enter_context(
+                    planned(
+                        spec,
+                        run,
+                        asking=dry_run,
+                        announce=watch.announce,
+                        started_at=started,
+                        purpose=watch.purpose,
+                        failures=failures,
+                        engine=engine,
+                    )
+                )
             for label, error in (failures or {}).items():
                 journal.fail(label, error)
             _land_all(spec, plans, watch, journal, dry_run=dry_run)
@@ -226,7 +245,7 @@ def _land_all(
         try:
             if journal.digested:
                 journal.expect(plan.label, _fingerprint(plan, source))
-            counts, size = _land(plan, source, keep=not dry_run, progress=watch.progress)
+            counts, size = _land(plan, source, watch, keep=not dry_run)
         except Exception as error:
             if len(spec.targets) == 1 or isinstance(error, Cancelled):
                 raise
@@ -234,7 +253,8 @@ def _land_all(
             if not spec.continue_on_target_failure:
                 return
         else:
-            journal.succeed(plan, counts, size, dry_run=dry_run)
+            staged = source.staged.get(plan.label)
+            journal.succeed(plan, counts, size, dry_run=dry_run, staged=staged)
 
 
 def _fingerprint(plan: Plan, source: SharedSource, *, needed: bool = False) -> str | None:
@@ -292,13 +312,14 @@ def _jars(spec: PipelineSpec) -> tuple[str, ...]:
     return tuple(jar for backend in backends for jar in backend.jars)
 
 
-def _land(plan: Plan, source: SharedSource, *, keep: bool, progress: bool) -> tuple[Counts, int]:
+def _land(plan: Plan, source: SharedSource, watch: _Watch, *, keep: bool) -> tuple[Counts, int]:
     staged: Staged | None = None
     counts: Counts | None = None
     try:
         with plan.sink.land(plan.load) as landing:
-            staged = _stage(plan, source, landing, keep=keep, progress=progress)
-            counts = landing.commit(staged, keep=keep)
+            staged = _stage(plan, source, landing, watch, keep=keep)
+            with watch.observed.step("commit", target=plan.label):
+                counts = landing.commit(staged, keep=keep)
     except (Exception, KeyboardInterrupt) as error:
         if staged is None or not keep:
             raise
@@ -311,17 +332,21 @@ def _land(plan: Plan, source: SharedSource, *, keep: bool, progress: bool) -> tu
 
 
 def _stage(
-    plan: Plan, source: SharedSource, landing: Landing, *, keep: bool, progress: bool
+    plan: Plan, source: SharedSource, landing: Landing, watch: _Watch, *, keep: bool
 ) -> Staged:
-    if plan.select is not None and plan.path == "copy":
-        return landing.stage_copy(plan.source, plan.select, keep=keep)
-    if plan.select is not None:
-        return landing.stage_query(plan.select)
-    engine = shared_engine()
-    engine.require_jars((*plan.source.jars, *plan.sink.jars))
-    what = f"{plan.spec.name} → {plan.load.name}"
-    with engine.job(what) as job, _shown(engine, job, what, progress=progress):
-        return landing.stage(engine, source.incoming(plan, engine))
+    with watch.observed.step("stage", target=plan.label) as step:
+        if plan.select is not None and plan.path == "copy":
+            return landing.stage_copy(plan.source, plan.select, keep=keep)
+        if plan.select is not None:
+            return landing.stage_query(plan.select)
+        engine = shared_engine()
+        engine.require_jars((*plan.source.jars, *plan.sink.jars))
+        what = f"{plan.spec.name} → {plan.load.name}"
+        with telling_tasks(engine, step.traceparent), engine.job(what) as job:
+            with _shown(engine, job, what, progress=watch.progress):
+                staged = landing.stage(engine, source.incoming(plan, engine))
+            step.stages(lambda: stages_of(job))
+            return staged
 
 
 def _may_have_committed(error: BaseException) -> bool:

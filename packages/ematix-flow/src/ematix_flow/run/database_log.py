@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow import types as t
 from ematix_flow.backends.loading import load_backend
-from ematix_flow.errors import ConfigError, EmatixError, Transient
+from ematix_flow.errors import ConfigError, EmatixError, RunLogUnavailable, Transient
 from ematix_flow.model import BOOKKEEPING_SCHEMA, TableName
 from ematix_flow.run.records import utc_now
 from ematix_flow.run.sql_log import LogDown, SqlRunLog, positional
@@ -185,6 +185,17 @@ class DatabaseRunLog(SqlRunLog):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE_SECONDS)
+
+    @contextlib.contextmanager
+    def _warned(self) -> Iterator[None]:
+        """Said by whoever keeps the record until it can be delivered."""
+        try:
+            yield
+        except LogDown as error:
+            raise RunLogUnavailable(
+                f"the run log {self.place} cannot be written: {error.what}",
+                fix="correct it, or name another with --run-log",
+            ) from error
 
     def _drop(self) -> None:
         session, self._session = self._session, None

@@ -33,6 +33,8 @@ _BESIDE = (
     "retry",
     "placement",
     "tags",
+    "freshness_sla_seconds",
+    "freshness_column",
 )
 
 

@@ -15,13 +15,17 @@ from ematix_flow.engine.session import current_engine
 from ematix_flow.errors import DataError, EmatixError, RunError, TargetsFailed, Undecided
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.function import RunInfo
+from ematix_flow.run.lineage import kept_lineage, run_lineage
 from ematix_flow.run.log import RunLog
 from ematix_flow.run.plan import Plan
 from ematix_flow.run.records import RunRecord, effective_status, status_of, utc_now
 from ematix_flow.run.result import TargetResult, joined
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from ematix_flow.change import Counts
+    from ematix_flow.lineage.edges import Lineage
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +77,8 @@ class Journal:
     digested: bool = False
     results: dict[str, TargetResult] = field(default_factory=dict)
     errors: dict[str, EmatixError] = field(default_factory=dict)
+    lineages: dict[str, Lineage] = field(default_factory=dict)
+    plans: dict[str, Plan] = field(default_factory=dict)
 
     def open(self) -> None:
         """Record all targets as running, with what is known of those that are loaded already."""
@@ -118,8 +124,17 @@ class Journal:
                 "--only-missing",
             )
 
-    def succeed(self, plan: Plan, counts: Counts, size: int, *, dry_run: bool) -> None:
-        """A target holds its rows."""
+    def succeed(
+        self,
+        plan: Plan,
+        counts: Counts,
+        size: int,
+        *,
+        dry_run: bool,
+        staged: DataFrame | None = None,
+    ) -> None:
+        """A target holds its rows; ``staged`` are those that came through Spark."""
+        self.plans[plan.label] = plan
         self.results[plan.label] = self._result(
             plan.label,
             "counted" if dry_run else "succeeded",
@@ -128,18 +143,25 @@ class Journal:
             counts=counts,
             bytes=size,
         )
-        if self.run_log is not None:
-            record = self.records[plan.label]
-            self.run_log.finish(
-                record.closed(
-                    "succeeded",
-                    counts=counts,
-                    path=plan.path,
-                    bytes=size,
-                    engine=_engine_of(plan),
-                    source=_source_of(plan),
-                )
-            )
+        if self.run_log is None:
+            return
+        record = self.records[plan.label].closed(
+            "succeeded",
+            counts=counts,
+            path=plan.path,
+            bytes=size,
+            engine=_engine_of(plan),
+            source=_source_of(plan),
+        )
+        try:
+            lineage = run_lineage(plan, staged)
+            if lineage is not None:
+                self.lineages[plan.label] = lineage
+                metrics = {**record.metrics, **kept_lineage(lineage)}
+                record = dataclasses.replace(record, metrics=metrics)
+        finally:
+            # A Ctrl-C while the lineage is worked out comes after the commit.
+            self.run_log.finish(record)
 
     def fail(self, label: str, error: EmatixError) -> None:
         """A target is as it was before."""

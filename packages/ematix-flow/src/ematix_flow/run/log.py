@@ -19,8 +19,9 @@ from typing import Protocol, TypeAlias
 
 from ematix_flow import config
 from ematix_flow.connections import Connection, build_connection, nearest
-from ematix_flow.errors import ConfigError, NotAvailableYet, UnknownName
+from ematix_flow.errors import ConfigError, UnknownName
 from ematix_flow.redaction import redact_text
+from ematix_flow.run.buckets import SCHEMES
 from ematix_flow.run.records import STATUSES, RunRecord, effective_status, utc_now
 from ematix_flow.run.turns import Key, Last, Standing, Turn
 from ematix_flow.secrets import expand
@@ -29,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 Records: TypeAlias = list[RunRecord]
 
-_LATER_SCHEMES = ("azure", "azureblob", "gcs", "gs", "s3")
 _DATABASE_KINDS = ("duckdb", "mysql", "postgres", "sqlite")
 _DATABASE_SCHEMES = ("duckdb", "mariadb", "mysql", "postgres", "postgresql")
 
@@ -64,6 +64,12 @@ class RunLog(Protocol):
     def last(self, pipeline: str, *, declared_in: str) -> RunRecord | None:
         """The record that tells how the last run of this file's pipeline ended."""
 
+    def prune(self, before: datetime, *, dry_run: bool = False) -> frozenset[str]:
+        """Remove the records of what began before; the ids of the runs.
+
+        Whatever has no known end stays, and so does the last run of each pipeline.
+        """
+
     def standings(self, origins: Iterable[str]) -> dict[Key, Standing]:
         """How the pipelines of these origins stand: all that are known, in one question."""
 
@@ -78,6 +84,17 @@ class RunLog(Protocol):
 
     def close(self) -> None:
         """Give back files."""
+
+
+def open_memory_of_slots(url: str | None = None) -> RunLog:
+    """The run log, for whoever must know what has fired: without it nothing may fire."""
+    log = open_run_log(url)
+    if isinstance(log, NullRunLog):
+        raise ConfigError(
+            "what has fired is kept in the run log, and it cannot be opened",
+            fix="name another run log",
+        )
+    return log
 
 
 def open_run_log(url: str | None = None) -> RunLog:
@@ -101,12 +118,10 @@ def open_run_log(url: str | None = None) -> RunLog:
         return _process_log()
     elif scheme in ("sqlite", "file"):
         path = "/" + rest.lstrip("/") if rest.startswith("/") else rest
-    elif scheme in _LATER_SCHEMES:
-        raise NotAvailableYet(
-            f"a run log at {scheme}://", fix="write sqlite://path/to/run_log.db meanwhile"
-        )
+    elif scheme in SCHEMES:
+        return _open_bucket(chosen)
     else:
-        known = ("sqlite", "memory", *_DATABASE_SCHEMES, *_LATER_SCHEMES)
+        known = ("sqlite", "memory", *_DATABASE_SCHEMES, *SCHEMES)
         raise ConfigError(
             f"a run log cannot be at {scheme}://",
             fix=f"{nearest(scheme, known).rstrip('?')}; for a file write "
@@ -115,6 +130,12 @@ def open_run_log(url: str | None = None) -> RunLog:
     if not path:
         raise ConfigError("the run log has no path", fix="write sqlite://path/to/run_log.db")
     return _open_file(Path(path).expanduser())
+
+
+def _open_bucket(url: str) -> RunLog:
+    from ematix_flow.run.object_log import open_object_log
+
+    return open_object_log(url)
 
 
 def _open_url(url: str) -> RunLog:
@@ -142,15 +163,13 @@ def _open_database(connection: Connection, *, create_tables: bool = True) -> Run
             fix=f"name one of kind {', '.join(_DATABASE_KINDS)}",
         )
     from ematix_flow.run.database_log import DatabaseRunLog
-    from ematix_flow.run.sql_log import LogDown
+    from ematix_flow.run.undelivered import BufferedRunLog, undelivered_folder
 
-    try:
-        return DatabaseRunLog(connection, create_tables=create_tables)
-    except LogDown as error:
-        warn_of_lost_records(
-            f"the run log cannot be reached ({error.what}); this run will not be recorded"
-        )
-        return NullRunLog()
+    # How a connection shows itself tells it from others and holds no secret.
+    return BufferedRunLog(
+        lambda: DatabaseRunLog(connection, create_tables=create_tables),
+        undelivered_folder(repr(connection)),
+    )
 
 
 def _open_file(path: Path) -> RunLog:
@@ -166,16 +185,6 @@ def _open_file(path: Path) -> RunLog:
             f"the run log {path} cannot be written ({reason}); this run will not be recorded"
         )
         return NullRunLog()
-
-
-def remembering(log: RunLog) -> RunLog:
-    """A log that remembers what has fired, unless none was asked for."""
-    if isinstance(log, NullRunLog) and not log.asked_for:
-        raise ConfigError(
-            "what has fired is kept in the run log, and it cannot be opened",
-            fix="name another with --run-log URL",
-        )
-    return log
 
 
 def warn_of_lost_records(text: str) -> None:
@@ -221,6 +230,10 @@ class NullRunLog:
     def last(self, pipeline: str, *, declared_in: str) -> RunRecord | None:
         """Nothing."""
         return None
+
+    def prune(self, before: datetime, *, dry_run: bool = False) -> frozenset[str]:
+        """Nothing."""
+        return frozenset()
 
     def standings(self, origins: Iterable[str]) -> dict[Key, Standing]:
         """Nothing."""
@@ -307,6 +320,24 @@ class MemoryRunLog:
         ]
         return decisive([r for r in held if r.run_id == held[0].run_id])
 
+    def prune(self, before: datetime, *, dry_run: bool = False) -> frozenset[str]:
+        """Remove the records of what began before; the ids of the runs."""
+        latest: dict[tuple[str, str], str] = {}
+        for held in self._newest_first():
+            latest.setdefault((held.pipeline, held.declared_in), held.run_id)
+        with self._lock:
+            gone = [
+                key
+                for key, r in self._records.items()
+                if r.started_at < before
+                and r.status not in ("running", "lost")
+                and latest.get((r.pipeline, r.declared_in)) != r.run_id
+            ]
+            if not dry_run:
+                for key in gone:
+                    del self._records[key]
+        return frozenset(run_id for run_id, _, _ in gone)
+
     def standings(self, origins: Iterable[str]) -> dict[Key, Standing]:
         """How the pipelines of these origins stand."""
         asked = set(origins)
@@ -317,7 +348,7 @@ class MemoryRunLog:
         for key in keys:
             if key.origin in asked:
                 record = self.last(key.pipeline, declared_in=key.origin)
-                found[key] = Standing(_last_of(record), turns.get(key, Turn()))
+                found[key] = Standing(last_of(record), turns.get(key, Turn()))
         return found
 
     def enter(self, turns: Mapping[Key, Turn]) -> None:
@@ -346,7 +377,8 @@ class MemoryRunLog:
         return sorted(held, key=lambda r: r.started_at, reverse=True)
 
 
-def _last_of(record: RunRecord | None) -> Last | None:
+def last_of(record: RunRecord | None) -> Last | None:
+    """What a standing tells of the record that tells how a run ended."""
     if record is None:
         return None
     return Last(

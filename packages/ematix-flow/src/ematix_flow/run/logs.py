@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from datetime import datetime, timezone
 from pathlib import Path
@@ -111,19 +111,22 @@ def configure_logging(level: str | None = None, format: str = "text") -> Callabl
     if level is None:
         handler.addFilter(_NotTheEndOfRuns())
     root = logging.getLogger(_ROOT)
-    gateway = logging.getLogger("py4j")
-    before = (root.level, root.propagate, gateway.level)
+    # What these have to say we say ourselves, in fewer lines.
+    others = [logging.getLogger(name) for name in ("py4j", "opentelemetry")]
+    before = (root.level, root.propagate, [other.level for other in others])
     # A run's own file also takes the lines that are too fine for the screen.
     root.setLevel(min(logging.INFO, handler.level))
     root.propagate = False
     root.addHandler(handler)
-    gateway.setLevel(logging.CRITICAL)
+    for other in others:
+        other.setLevel(logging.CRITICAL)
 
     def restore() -> None:
         root.removeHandler(handler)
         root.setLevel(before[0])
         root.propagate = before[1]
-        gateway.setLevel(before[2])
+        for other, held in zip(others, before[2], strict=True):
+            other.setLevel(held)
 
     return restore
 
@@ -183,3 +186,12 @@ def read_run_log(run_id: str) -> list[str] | None:
         raise ConfigError(
             f"the log file {path} cannot be read: {error.strerror}", fix="check its permissions"
         ) from error
+
+
+def remove_run_logs(run_ids: Iterable[str], *, before: datetime) -> None:
+    """Remove the lines of these runs, where nothing was added to them since."""
+    for run_id in run_ids:
+        with contextlib.suppress(OSError, ConfigError):
+            path = run_log_file(run_id)
+            if path.stat().st_mtime < before.timestamp():
+                path.unlink()

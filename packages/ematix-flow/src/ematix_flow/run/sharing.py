@@ -31,6 +31,7 @@ class SharedSource:
         self._kept = len(self._plans) > 1 or digested
         self._rows: DataFrame | None = None
         self._fingerprints: dict[str, str] = {}
+        self.staged: dict[str, DataFrame] = {}
 
     def fingerprint(self, plan: Plan) -> str:
         """A digest of the rows as a target gets them, whatever their order."""
@@ -48,6 +49,10 @@ class SharedSource:
 
     def incoming(self, plan: Plan, engine: Engine) -> DataFrame:
         """The rows as one target stages them."""
+        self.staged[plan.label] = rows = self._incoming(plan, engine)
+        return rows
+
+    def _incoming(self, plan: Plan, engine: Engine) -> DataFrame:
         if not self._kept:
             return plan.incoming(engine)
         if self._rows is None:

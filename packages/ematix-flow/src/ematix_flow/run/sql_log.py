@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from ematix_flow.errors import EmatixError, RunLogDown
+from ematix_flow.errors import RunLogUnavailable
 from ematix_flow.run.log import (
     Records,
     check_filter,
@@ -44,7 +44,7 @@ _NAMED = re.compile(r":(\w+)")
 _AT_ONCE = 200
 
 
-class LogDown(EmatixError):
+class LogDown(RunLogUnavailable):
     """The run log does not answer."""
 
 
@@ -161,7 +161,8 @@ class SqlRunLog(ABC):
     def get(self, run_id: str) -> Records:
         """The records of one run."""
         with self._readable() as log:
-            return only_one_run(run_id, self._of_run(log, run_id))
+            found = self._of_run(log, run_id)
+        return only_one_run(run_id, found)
 
     def _of_run(self, log: Statements, run_id: str) -> Records:
         """In the order in which they began."""
@@ -186,6 +187,29 @@ class SqlRunLog(ABC):
             return None
         asked["run_id"] = found[0].run_id
         return decisive(self._select([*conditions, "run_id = :run_id"], asked))
+
+    def prune(self, before: datetime, *, dry_run: bool = False) -> frozenset[str]:
+        """Remove the records of what began before; the ids of the runs."""
+        latest = (
+            "SELECT run_id FROM (SELECT run_id, row_number() OVER (PARTITION BY pipeline, "
+            f"declared_in ORDER BY started_at DESC, seq DESC) AS place FROM {self.runs}) AS ranked "
+            "WHERE place = 1"
+        )
+        old = "started_at < :before AND status NOT IN ('running', 'lost')"
+        asked = {"before": text_of(before)}
+        with self._readable() as log:
+            found = log.rows(
+                f"SELECT DISTINCT run_id FROM {self.runs} WHERE {old} AND run_id NOT IN ({latest})",
+                asked,
+            )
+            gone = [str(run_id) for (run_id,) in found]
+            for start in () if dry_run else range(0, len(gone), _AT_ONCE):
+                some = {f"r{n}": r for n, r in enumerate(gone[start : start + _AT_ONCE])}
+                marks = ", ".join(f":{name}" for name in some)
+                log.run(
+                    f"DELETE FROM {self.runs} WHERE {old} AND run_id IN ({marks})", asked | some
+                )
+        return frozenset(gone)
 
     def standings(self, origins: Iterable[str]) -> dict[Key, Standing]:
         """How the pipelines of these origins stand."""
@@ -249,7 +273,7 @@ class SqlRunLog(ABC):
             with self.connected() as log:
                 yield log
         except LogDown as error:
-            raise RunLogDown(
+            raise RunLogUnavailable(
                 f"the run log {self.place} cannot be read: {error.what}",
                 fix=self.remedy,
             ) from error

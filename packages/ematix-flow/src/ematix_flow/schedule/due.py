@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextvars
+import ctypes
 import dataclasses
 import functools
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -17,6 +19,7 @@ from typing import Any, TypeAlias
 from ematix_flow import config
 from ematix_flow.graph import run_order
 from ematix_flow.model import PipelineSpec
+from ematix_flow.observe.observer import Observer
 from ematix_flow.run.ids import new_run_id
 from ematix_flow.run.log import RunLog
 from ematix_flow.run.records import effective_status, utc_now
@@ -55,8 +58,10 @@ class How:
     max_parallel: int = 1
     limits: Mapping[str, int] = field(default_factory=dict)
     trigger: str = "run-due"
+    only: Collection[str] | None = None
     progress: bool = False
     worker: Worker = field(default_factory=Here)
+    observer: Observer | None = None
     tell: Callable[[Event], None] = lambda event: None
 
 
@@ -175,6 +180,7 @@ class _Pass:
         self.claims = Claims(log, lease=how.lease)
         self.result = RunDueResult()
         self.running: dict[str, Future[Ended]] = {}
+        self.threads: dict[str, int] = {}
         self.set_aside: dict[str, Wait] = {}
         self._decided: dict[str, Decision] = {}
         self._downstream: dict[str, list[str]] = {}
@@ -195,7 +201,8 @@ class _Pass:
     def go(self) -> RunDueResult:
         """Run what is due until nothing more can be done."""
         enter_new(self.agenda, self.keys, self.log)
-        open_ones = list(self.agenda.due(self.agenda.specs))
+        chosen = self.agenda.specs if self.how.only is None else self.how.only
+        open_ones = list(self.agenda.due(n for n in self.agenda.specs if n in chosen))
         # The claims outlast the workers, also when something stops this loop.
         with self.claims.kept(), self._workers() as start:
             while self._begin(open_ones, start) or self.running:
@@ -244,18 +251,20 @@ class _Pass:
         if self.how.max_parallel == 1:
             yield _done_here
             return
-        with ThreadPoolExecutor(self.how.max_parallel, thread_name_prefix="ematix-run") as pool:
+        pool = ThreadPoolExecutor(self.how.max_parallel, thread_name_prefix="ematix-run")
 
-            def start(work: Callable[[], Ended]) -> Future[Ended]:
-                # The registry of a project is the context's, and a new thread starts without one.
-                return pool.submit(contextvars.copy_context().run, work)
+        def start(work: Callable[[], Ended]) -> Future[Ended]:
+            # The registry of a project is the context's, and a new thread starts without one.
+            return pool.submit(contextvars.copy_context().run, work)
 
-            try:
-                yield start
-            except KeyboardInterrupt:
-                self.stopped = True
-                _cancel_spark()
-                raise
+        try:
+            yield start
+        except KeyboardInterrupt:
+            self.stopped = True
+            raise
+        finally:
+            # After an interrupt nobody waits for what does not heed it.
+            pool.shutdown(wait=not (self.stopped and self.running), cancel_futures=True)
 
     def _fire(self, name: str, fire: Fire, start: Start) -> None:
         key, spec = self.keys[name], self.agenda.specs[name]
@@ -281,13 +290,18 @@ class _Pass:
             self.log,
             self.how.trigger,
             progress=self.how.progress,
+            observer=self.how.observer,
         )
         slot = ClaimedSlot(key, fire, work, self.claims, self.how.worker, self.now, self._moment)
-        self.running[name] = start(functools.partial(self._work, slot))
+        self.running[name] = start(functools.partial(self._work, name, slot))
 
-    def _work(self, slot: ClaimedSlot) -> Ended:
+    def _work(self, name: str, slot: ClaimedSlot) -> Ended:
         """Run one slot; what it means for the others is seen to where they are decided about."""
-        ended = slot.run()
+        self.threads[name] = threading.get_ident()
+        try:
+            ended = slot.run()
+        finally:
+            del self.threads[name]
         if not isinstance(ended.event, SkippedEvent):
             self._tell(ended.event)
         return ended
@@ -333,9 +347,19 @@ class _Pass:
         try:
             wait(self.running.values(), return_when=FIRST_COMPLETED)
         except KeyboardInterrupt:
-            self.stopped = True
-            _cancel_spark()
+            if self.stopped:
+                raise
+            self._stop()
         self._reap()
+
+    def _stop(self) -> None:
+        """Begin nothing more, and have those that run stop as Ctrl-C would."""
+        self.stopped = True
+        _cancel_spark()
+        for thread in list(self.threads.values()):
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
+            )
 
     def _reap(self) -> None:
         for name, future in list(self.running.items()):

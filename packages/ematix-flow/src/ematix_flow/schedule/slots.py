@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from ematix_flow.errors import Cancelled, EmatixError, Fenced, RunLogDown, Undecided
+from ematix_flow.errors import Cancelled, EmatixError, Fenced, RunLogUnavailable, Undecided
 from ematix_flow.model import PipelineSpec
+from ematix_flow.observe.observer import Observer
 from ematix_flow.run.log import RunLog
+from ematix_flow.run.records import utc_now
 from ematix_flow.run.result import RunResult
 from ematix_flow.run.turns import CLAIMED, GAVE_UP, Key, Turn
 from ematix_flow.schedule.agenda import (
@@ -39,6 +41,7 @@ class Assignment:
     log: RunLog
     trigger: str
     progress: bool = False
+    observer: Observer | None = None
 
 
 class Worker(Protocol):
@@ -69,6 +72,7 @@ class Here:
             slot=work.slot,
             attempt=work.attempt,
             run_id=work.run_id,
+            observer=work.observer,
         )
 
     def resume(self, work: Assignment) -> RunResult | None:
@@ -120,7 +124,7 @@ class ClaimedSlot:
         except Undecided as error:
             # It may have committed: whoever comes next has to ask the target before all else.
             return self._failed("unknown", error, lambda turn: turn.ended(CLAIMED))
-        except RunLogDown as error:
+        except RunLogUnavailable as error:
             # It says nothing of the pipeline: the slot is still to be done.
             return self._failed("unknown", error, after_silence)
         except Exception as error:  # noqa: BLE001 - one pipeline's surprise must not stop the others
@@ -164,7 +168,26 @@ class ClaimedSlot:
             f"{attempt - 1} runs of {spec.name!r} for this slot were lost",
             fix="see what ends their processes: flow runs list",
         )
+        self._alert(lost_runs)
         return self._failed("failed", lost_runs, lambda turn: turn.ended(GAVE_UP))
+
+    def _alert(self, error: EmatixError) -> None:
+        """Tell of a pipeline that gives up without a run that could."""
+        if self.work.observer is None:
+            return
+        from ematix_flow.observe.events import AlertEvent
+
+        self.work.observer.alert(
+            AlertEvent(
+                kind="gave_up",
+                pipeline=self.key.pipeline,
+                timestamp=utc_now(),
+                error_message=str(error),
+                error_type=type(error).__name__,
+                attempt_count=self.fire.attempt - 1,
+                gave_up=True,
+            )
+        )
 
     def _succeeded(self, result: RunResult | None) -> Ended:
         turn = self.claims.give_back(self.key, after_success)

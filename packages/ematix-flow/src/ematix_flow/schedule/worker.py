@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from ematix_flow import config
 from ematix_flow.errors import Fenced
 from ematix_flow.model import PipelineSpec
+from ematix_flow.observe.observer import Observer
 from ematix_flow.run.ids import new_run_id
 from ematix_flow.run.log import RunLog
 from ematix_flow.run.turns import Key
@@ -26,6 +27,7 @@ def run_claimed(
     lost: bool = False,
     progress: bool = False,
     worker: Worker | None = None,
+    observer: Observer | None = None,
     now: datetime | None = None,
 ) -> Ended:
     """Run the slot behind a token to its end; ``Fenced`` if the claim is not good any more."""
@@ -39,7 +41,16 @@ def run_claimed(
         )
     fire = Fire(turn.slot, turn.attempt, previous, lost=lost)
     run_id = new_run_id() if previous is not None else turn.run_id or new_run_id()
-    work = Assignment(spec, turn.slot, turn.attempt, run_id, log, "scheduler", progress=progress)
+    work = Assignment(
+        spec,
+        turn.slot,
+        turn.attempt,
+        run_id,
+        log,
+        "scheduler",
+        progress=progress,
+        observer=observer,
+    )
     began, started = now or log.clock(), time.monotonic()
 
     def moment() -> datetime:

@@ -1,0 +1,1 @@
+"""Which columns a table's columns come from, by which pipeline, and which depend on one."""
