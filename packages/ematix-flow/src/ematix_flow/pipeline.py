@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.errors import SourceLocation
+from ematix_flow.errors import DeclarationError, SourceLocation
 from ematix_flow.model import PipelineSpec
 
 if TYPE_CHECKING:
@@ -41,6 +41,15 @@ def run_due_with_dag_detailed(
     for name in only or ():
         registry.pipeline(name)
     specs = [pipeline.spec for pipeline in registry.pipelines.values()]
+    if now is not None and now.tzinfo is None:
+        raise DeclarationError(
+            f"now={now.isoformat()} has no time zone", fix="write for example tzinfo=timezone.utc"
+        )
+    if isinstance(max_parallel, bool) or not isinstance(max_parallel, int) or max_parallel < 1:
+        raise DeclarationError(
+            f"max_parallel must be a whole number from 1 upwards, not {max_parallel!r}",
+            fix="write 1 to run one after the other",
+        )
     how = How(max_parallel=max_parallel, limits=limits(), only=only)
     if run_log is not None and not isinstance(run_log, str):
         return run_due(specs, run_log, now=now, how=how)

@@ -12,6 +12,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from ematix_flow.errors import Transient
+from ematix_flow.run.journal import Journal
+
 from .conftest import CONNECTION, Flow
 
 # The first run of a pipeline that is to be killed waits for ever at the place that it is told.
@@ -178,6 +181,44 @@ def test_who_is_killed_after_the_commit_is_not_loaded_twice(flow: Flow, folder: 
         ("load", "succeeded"),
         ("post:1", "succeeded"),
     ]
+
+
+def test_who_is_stopped_after_the_commit_is_not_loaded_twice(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    succeed = Journal.succeed
+
+    def stopped(*_: object, **__: object) -> None:
+        monkeypatch.setattr(Journal, "succeed", succeed)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "succeed", stopped)
+    arguments = ("run-due", "--now", NOON, "--max-parallel", "1")
+    assert flow(*arguments).code == 130
+    assert stored("numbers") == [1]
+    assert flow(*arguments).code == 0
+    assert stored("numbers") == [1]
+    assert stored("doubles") == [2]
+
+
+def test_who_fails_after_the_commit_is_not_loaded_twice(
+    flow: Flow, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = (folder / "pipelines.py").read_text()
+    again = 'retry={"max_attempts": 2}, schedule="* * * * *")\ndef numbers'
+    declared = declared.replace('schedule="* * * * *")\ndef numbers', again)
+    (folder / "pipelines.py").write_text(declared)
+    succeed = Journal.succeed
+
+    def cut_off(*_: object, **__: object) -> None:
+        monkeypatch.setattr(Journal, "succeed", succeed)
+        raise Transient("the connection is lost", connection="warehouse")
+
+    monkeypatch.setattr(Journal, "succeed", cut_off)
+    said = flow("run-due", "--now", NOON, "--max-parallel", "1", "--format", "json").json
+    assert [(e["pipeline"], e["attempt_count"]) for e in said["failed"]] == [("numbers", 1)]
+    assert [e["_pipeline"] for e in said["ran"]] == ["numbers", "doubles"]
+    assert (stored("numbers"), stored("doubles")) == ([1], [2])
 
 
 def test_many_processes_at_once_fire_each_slot_once(flow: Flow) -> None:

@@ -139,7 +139,7 @@ def run_due(
         say_json(result.to_dict())
     elif not (result.fired or result.failed or result.skipped):
         say("Nothing is due.")
-    if any(event.error_type in ("Cancelled", "KeyboardInterrupt") for event in result.failed):
+    if result.stopped:
         return _CANCELLED
     if not result.ok:
         return 1
@@ -279,7 +279,9 @@ def reset(
         waits = turn.state == "failed" and turn.retry_at is not None
         if turn.state != GAVE_UP and not waits:
             return turn, "had not given up; nothing to do"
-        return turn.ended(SUCCEEDED), "goes on with its next slot"
+        # No run of this slot counts as one that succeeded.
+        after = dataclasses.replace(turn.ended(SUCCEEDED), run_id=None)
+        return after, "goes on with its next slot"
 
     return _change_turns(names, modules, run_log, cleared, output)
 

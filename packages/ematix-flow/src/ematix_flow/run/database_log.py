@@ -222,7 +222,7 @@ class DatabaseRunLog(SqlRunLog):
         question = _CLOCKS.get(self._backend.dialect)
         if question is None:
             return utc_now()
-        with self.connected() as log:
+        with self._readable() as log:
             (seconds,) = log.rows(question, {})[0]
         return datetime.fromtimestamp(float(seconds), timezone.utc)
 

@@ -6,6 +6,7 @@ pipelines stand, and says for each what comes next.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from ematix_flow.model import PipelineSpec, RetryPolicy
 from ematix_flow.run.turns import CLAIMED, FAILED, GAVE_UP, SUCCEEDED, Last, Standing, Turn
 
 # A run that nobody hears of any more is no failure of the pipeline: so often it is tried again.
-_LOST_ATTEMPTS = 3
+LOST_ATTEMPTS = 3
 _MET = {
     "success": ("succeeded",),
     "completed": ("succeeded", "failed", "cancelled", "lost"),
@@ -118,7 +119,8 @@ class Agenda:
         last, turn = standing.last, standing.turn
         if turn.state != GAVE_UP:
             return False
-        return last is None or last.run_id == turn.run_id or last.status != "succeeded"
+        # Ids sort by time. The run that gave up may have died before it was recorded.
+        return last is None or last.status != "succeeded" or last.run_id <= (turn.run_id or "")
 
     def _next(self, spec: PipelineSpec, turn: Turn) -> Fire | None:
         assert spec.schedule is not None  # noqa: S101 - looked at before
@@ -147,7 +149,7 @@ class Agenda:
                 continue
             if name in self.ended:
                 return f"{name}, which {_ENDED[self.ended[name]]}"
-            missing = _not_met(self.standing(name).last, condition, since)
+            missing = _not_met(self.standing(name), condition, since)
             if missing:
                 return f"{name}, which {missing}"
         return ""
@@ -160,14 +162,31 @@ class Agenda:
         return spec.schedule.latest(slot - timedelta(seconds=1))
 
 
-def _not_met(last: Last | None, condition: str, since: datetime | None) -> str:
+def _known_last(standing: Standing) -> Last | None:
+    """The last run; its records may have been lost while the log was down, its turn is not."""
+    last, turn = standing.last, standing.turn
+    if turn.state != SUCCEEDED or turn.run_id is None or turn.slot is None:
+        return last
+    if last is None or last.run_id < turn.run_id:
+        return Last(turn.run_id, "succeeded", turn.slot, turn.slot)
+    if last.run_id == turn.run_id and last.status == "running":
+        return dataclasses.replace(last, status="succeeded", finished_at=turn.slot)
+    return last
+
+
+def _not_met(standing: Standing, condition: str, since: datetime | None) -> str:
+    last, turn = _known_last(standing), standing.turn
     if last is None:
         return "has not run yet"
     if last.status == "running":
         return "is running"
     if last.status not in _MET[condition]:
         return f"{_ENDED.get(last.status, last.status)} when it last ran"
-    if since is not None and (last.finished_at or last.started_at) <= since:
+    ended = last.finished_at or last.started_at
+    if last.run_id == turn.run_id and turn.slot is not None:
+        # The clock of who ran it may be behind; no run ends before its slot.
+        ended = max(ended, turn.slot)
+    if since is not None and ended <= since:
         return f"has not run since {since:%Y-%m-%d %H:%M:%S} UTC"
     return ""
 
@@ -178,32 +197,32 @@ def after_success(turn: Turn) -> Turn:
 
 
 def after_failure(
-    policy: RetryPolicy | None, turn: Turn, *, now: datetime, error: BaseException
+    policy: RetryPolicy | None,
+    turn: Turn,
+    *,
+    now: datetime,
+    ended: datetime,
+    error: BaseException,
 ) -> Turn:
-    """The turn of a slot whose run has just failed."""
+    """The turn of a slot whose run has just failed: it pauses from its end on, if it pauses."""
     if policy is None:
         return turn.ended(FAILED)
     if turn.attempt < policy.max_attempts and policy.covers(error):
         pause = policy.pause_after(turn.attempt) * (1 + policy.jitter * _chance(turn))
-        return turn.ended(FAILED, retry_at=now + timedelta(seconds=pause))
+        after = ended + timedelta(seconds=pause) if pause else now
+        return turn.ended(FAILED, retry_at=after)
     return turn.ended(GAVE_UP)
 
 
 def after_loss(policy: RetryPolicy | None, turn: Turn) -> Turn | None:
     """The turn of a slot whose runs nobody hears of any more; None if it is tried again."""
-    most = max(policy.max_attempts if policy is not None else 1, _LOST_ATTEMPTS)
+    most = max(policy.max_attempts if policy is not None else 1, LOST_ATTEMPTS)
     return turn.ended(GAVE_UP) if turn.attempt >= most else None
 
 
 def after_silence(turn: Turn) -> Turn:
-    """The turn of a slot of whose last run nobody can tell yet whether it has committed."""
+    """The turn of a slot of whose last run the target has to say whether it has committed."""
     return Turn(**{**vars(turn.ended(CLAIMED)), "attempt": turn.attempt - 1})
-
-
-def after_cancelling(turn: Turn, now: datetime) -> Turn:
-    """The turn of a slot whose run was stopped: it is still to be done."""
-    back = turn.ended(FAILED, retry_at=now)
-    return Turn(**{**vars(back), "attempt": turn.attempt - 1})
 
 
 def _chance(turn: Turn) -> float:

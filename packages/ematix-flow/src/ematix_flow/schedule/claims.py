@@ -113,8 +113,10 @@ class Claims:
         ended = threading.Event()
 
         def renew() -> None:
-            while not ended.wait(self._lease.total_seconds() / 3):
-                self._renew()
+            third, renewed = self._lease.total_seconds() / 3, True
+            # A log that was down for a moment is asked again long before the claims run out.
+            while not ended.wait(third if renewed else third / 10):
+                renewed = self._renew()
 
         thread = threading.Thread(target=renew, name="ematix-claims", daemon=True)
         thread.start()
@@ -124,7 +126,8 @@ class Claims:
             ended.set()
             thread.join()
 
-    def _renew(self) -> None:
+    def _renew(self) -> bool:
+        """Whether the log could be asked."""
         for key in list(self._held):
             try:
                 expires = self._log.clock() + self._lease
@@ -134,6 +137,8 @@ class Claims:
                     logger.warning("the slot of %s was taken over", key.pipeline)
             except EmatixError as error:
                 logger.warning("the claim on %s could not be renewed: %s", key.pipeline, error)
+                return False
+        return True
 
 
 def without_the_dead(standing: Standing) -> Standing:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextvars
 import ctypes
+import dataclasses
 import functools
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from ematix_flow import config
 from ematix_flow.graph import run_order
@@ -37,9 +39,11 @@ from ematix_flow.schedule.events import (
     RunDueResult,
     SkippedEvent,
 )
-from ematix_flow.schedule.slots import Assignment, ClaimedSlot, Here, Worker
+from ematix_flow.schedule.slots import Assignment, ClaimedSlot, Ended, Here, Worker
 
 logger = logging.getLogger(__name__)
+
+Start: TypeAlias = Callable[[Callable[[], Ended]], "Future[Ended]"]
 
 # How old a slot may be that fires although nobody has looked before.
 FRESH = timedelta(seconds=60)
@@ -100,36 +104,59 @@ def agenda_of(
 def enter_new(agenda: Agenda, keys: Mapping[str, Key], log: RunLog) -> None:
     """Note from when on slots of pipelines count that were never looked at before."""
     since = agenda.moment.now - agenda.moment.fresh
-    fresh = {
-        keys[name]: Turn(slot=since)
+    unknown = {
+        keys[name]: agenda.standing(name).turn
         for name, spec in agenda.specs.items()
-        if spec.schedule is not None and not agenda.standing(name).turn.epoch
+        if spec.schedule is not None and agenda.standing(name).turn.slot is None
     }
-    if not fresh:
+    if not unknown:
         return
-    log.enter(fresh)
-    found = log.standings({key.origin for key in fresh})
-    agenda.standings |= {key.pipeline: found[key] for key in fresh if key in found}
+    log.enter({key: Turn(slot=since) for key, turn in unknown.items() if not turn.epoch})
+    for key, turn in unknown.items():
+        if turn.epoch:
+            # It was paused before anybody had looked at it.
+            log.move(key, turn, dataclasses.replace(turn, slot=since))
+    found = log.standings({key.origin for key in unknown})
+    agenda.standings |= {key.pipeline: found[key] for key in unknown if key in found}
 
 
-def has_room(
-    name: str,
-    running: Collection[str],
-    agenda: Agenda,
-    max_parallel: int,
-    limits: Mapping[str, int],
-) -> bool:
-    """Whether one more may run: of all, and of those with the same tags."""
-    if len(running) >= max_parallel:
-        return False
-    for tag in agenda.specs[name].tags:
-        if tag in limits:
-            alike = {n for n, spec in agenda.specs.items() if tag in spec.tags}
-            # Also those that others are at.
-            busy = {n for n in alike if n in running or agenda.is_claimed(n)}
-            if len(busy) >= limits[tag]:
-                return False
-    return True
+class Room:
+    """How many more may begin: of all, and of those with a tag, whoever is at the others."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        running: Collection[str],
+        max_parallel: int,
+        limits: Mapping[str, int],
+    ) -> None:
+        self._tags: dict[str, set[str]] = {}
+        if limits:
+            specs = agenda.specs.items()
+            self._tags = {name: set(spec.tags) & limits.keys() for name, spec in specs}
+        self._left = max_parallel - len(running)
+        self._left_of = dict(limits)
+        for name, tags in self._tags.items():
+            if tags and (name in running or agenda.is_claimed(name)):
+                self._count(tags)
+
+    def is_for(self, name: str) -> bool:
+        """Whether this one may begin."""
+        return self._left > 0 and all(self._left_of[tag] > 0 for tag in self._tags.get(name, ()))
+
+    def take(self, name: str) -> None:
+        """This one has begun."""
+        self._left -= 1
+        self._count(self._tags.get(name, ()))
+
+    def _count(self, tags: Iterable[str]) -> None:
+        for tag in tags:
+            self._left_of[tag] -= 1
+
+    def full_tag(self, name: str) -> str | None:
+        """The tag of which no more may begin."""
+        tags = sorted(self._tags.get(name, ()))
+        return next((tag for tag in tags if self._left_of[tag] <= 0), None)
 
 
 def runs_elsewhere(log: RunLog, standing: Standing) -> bool:
@@ -148,84 +175,111 @@ class _Pass:
     ) -> None:
         self.log = log
         self.how = how
+        self._stands_still, self._began = now is not None, time.monotonic()
         self.agenda, self.keys = agenda_of(specs, log, now, how.fresh)
         self.claims = Claims(log, lease=how.lease)
         self.result = RunDueResult()
-        self.running: dict[str, Future[None]] = {}
+        self.running: dict[str, Future[Ended]] = {}
         self.threads: dict[str, int] = {}
         self.set_aside: dict[str, Wait] = {}
+        self._decided: dict[str, Decision] = {}
+        self._downstream: dict[str, list[str]] = {}
+        for name, spec in self.agenda.specs.items():
+            for upstream in spec.depends_on:
+                self._downstream.setdefault(upstream, []).append(name)
         self.stopped = False
 
     @property
     def now(self) -> datetime:
         return self.agenda.moment.now
 
+    def _moment(self) -> datetime:
+        """The time by now, unless a moment was given that stands still."""
+        passed = 0.0 if self._stands_still else time.monotonic() - self._began
+        return self.now + timedelta(seconds=passed)
+
     def go(self) -> RunDueResult:
         """Run what is due until nothing more can be done."""
         enter_new(self.agenda, self.keys, self.log)
         chosen = self.agenda.specs if self.how.only is None else self.how.only
         open_ones = list(self.agenda.due(n for n in self.agenda.specs if n in chosen))
-        with self._workers() as start, self.claims.kept():
-            while True:
-                for name in open_ones:
-                    decision = None if name in self.running else self._decide(name)
-                    if not isinstance(decision, Fire) or self.stopped:
-                        continue
-                    if has_room(
-                        name, self.running, self.agenda, self.how.max_parallel, self.how.limits
-                    ):
-                        self._fire(name, decision, start)
-                        self._reap()
+        # The claims outlast the workers, also when something stops this loop.
+        with self.claims.kept(), self._workers() as start:
+            while self._begin(open_ones, start) or self.running:
                 self._wait()
                 open_ones = [n for n in open_ones if n in self.running or self._decide(n)]
-                if not self.running and not self._can_go_on(open_ones):
-                    break
+        self.result.stopped, room = self.stopped, self._room()
         for name in open_ones:
             decision = self._decide(name)
             if isinstance(decision, Wait):
                 self._tell(SkippedEvent(name, decision.reason, decision.slot, decision.loud))
             elif decision is not None:
-                self._tell(SkippedEvent(name, "the pass was stopped before it", decision.slot))
+                full = None if self.stopped else room.full_tag(name)
+                reason = "the pass was stopped before it"
+                if full is not None:
+                    reason = f"no more pipelines with tag {full!r} may run at once"
+                self._tell(SkippedEvent(name, reason, decision.slot))
         return self.result
 
-    def _can_go_on(self, names: Collection[str]) -> bool:
-        return not self.stopped and any(isinstance(self._decide(name), Fire) for name in names)
+    def _begin(self, names: Iterable[str], start: Start) -> bool:
+        """Begin what may begin now; whether that has changed anything."""
+        changed, room = False, self._room()
+        for name in names:
+            if self.stopped or len(self.running) >= self.how.max_parallel:
+                break
+            decision = None if name in self.running else self._decide(name)
+            if isinstance(decision, Fire) and room.is_for(name):
+                self._fire(name, decision, start)
+                self._reap()
+                changed = True
+                if name in self.running:
+                    room.take(name)
+        return changed
+
+    def _room(self) -> Room:
+        return Room(self.agenda, self.running, self.how.max_parallel, self.how.limits)
 
     def _decide(self, name: str) -> Decision:
-        return self.set_aside.get(name) or self.agenda.decide(name)
+        """What comes next; asked again only where something it goes by has changed."""
+        if name not in self._decided:
+            self._decided[name] = self.set_aside.get(name) or self.agenda.decide(name)
+        return self._decided[name]
 
     @contextmanager
-    def _workers(self) -> Iterator[Callable[[Callable[[], None]], Future[None]]]:
+    def _workers(self) -> Iterator[Start]:
         """What runs one pipeline beside another; a single one runs here, where signals arrive."""
         if self.how.max_parallel == 1:
             yield _done_here
             return
         pool = ThreadPoolExecutor(self.how.max_parallel, thread_name_prefix="ematix-run")
 
-        def start(work: Callable[[], None]) -> Future[None]:
+        def start(work: Callable[[], Ended]) -> Future[Ended]:
             # The registry of a project is the context's, and a new thread starts without one.
             return pool.submit(contextvars.copy_context().run, work)
 
         try:
             yield start
+        except KeyboardInterrupt:
+            self.stopped = True
+            raise
         finally:
             # After an interrupt nobody waits for what does not heed it.
-            pool.shutdown(wait=not self.running, cancel_futures=True)
+            pool.shutdown(wait=not (self.stopped and self.running), cancel_futures=True)
 
-    def _fire(
-        self, name: str, fire: Fire, start: Callable[[Callable[[], None]], Future[None]]
-    ) -> None:
+    def _fire(self, name: str, fire: Fire, start: Start) -> None:
         key, spec = self.keys[name], self.agenda.specs[name]
         standing = self.agenda.standing(name)
         if runs_elsewhere(self.log, standing):
-            self.set_aside[name] = Wait(
-                "a run of it that no schedule began is under way", fire.slot
-            )
+            self._set_aside(name, "a run of it that no schedule began is under way", fire.slot)
             return
         run_id = new_run_id()
         if not self.claims.take(key, standing.turn, fire, fire.previous or run_id):
             # Somebody else was faster: what they have made of it is looked at like all else.
             found = self.log.standings([key.origin]).get(key, Standing())
+            if found.turn.epoch == standing.turn.epoch:
+                reason = "its turn in the run log can be neither changed nor read"
+                self._set_aside(name, reason, fire.slot, loud=True)
+                return
             self._note(name, without_the_dead(found))
             return
         work = Assignment(
@@ -238,29 +292,36 @@ class _Pass:
             progress=self.how.progress,
             observer=self.how.observer,
         )
-        slot = ClaimedSlot(key, fire, work, self.claims, self.how.worker, self.now)
+        slot = ClaimedSlot(key, fire, work, self.claims, self.how.worker, self.now, self._moment)
         self.running[name] = start(functools.partial(self._work, name, slot))
 
-    def _work(self, name: str, slot: ClaimedSlot) -> None:
-        """Run one slot and take in what became of it."""
+    def _work(self, name: str, slot: ClaimedSlot) -> Ended:
+        """Run one slot; what it means for the others is seen to where they are decided about."""
         self.threads[name] = threading.get_ident()
         try:
             ended = slot.run()
         finally:
             del self.threads[name]
+        if not isinstance(ended.event, SkippedEvent):
+            self._tell(ended.event)
+        return ended
+
+    def _take_in(self, name: str, ended: Ended) -> None:
+        """Go on from what became of a slot."""
+        slot = ended.event.slot
         if isinstance(ended.event, SkippedEvent):
             # Told at the end of the pass, with all others that were not run.
-            self.set_aside[name] = Wait(ended.event.reason, slot.fire.slot, loud=True)
+            self._set_aside(name, ended.event.reason, slot, loud=True)
             return
-        self._tell(ended.event)
         if ended.status == "unknown":
             reason = "what became of its last run is asked in the next pass"
-            self.set_aside[name] = Wait(reason, slot.fire.slot, loud=True)
+            self._set_aside(name, reason, slot, loud=True)
             return
         self.stopped = self.stopped or ended.status == "cancelled"
         if ended.turn is None:
-            found = self.log.standings([slot.key.origin])
-            self._note(name, found.get(slot.key, self.agenda.standing(name)))
+            key = self.keys[name]
+            found = self.log.standings([key.origin])
+            self._note(name, found.get(key, self.agenda.standing(name)))
             return
         if ended.turn.retry_at is None:
             self.agenda.ended[name] = ended.status
@@ -272,6 +333,14 @@ class _Pass:
 
     def _note(self, name: str, standing: Standing) -> None:
         self.agenda.standings[name] = standing
+        for changed in (name, *self._downstream.get(name, ())):
+            self._decided.pop(changed, None)
+
+    def _set_aside(
+        self, name: str, reason: str, slot: datetime | None, *, loud: bool = False
+    ) -> None:
+        self.set_aside[name] = Wait(reason, slot, loud)
+        self._decided.pop(name, None)
 
     def _wait(self) -> None:
         """Wait for one of those that run, if any does."""
@@ -296,7 +365,7 @@ class _Pass:
         for name, future in list(self.running.items()):
             if future.done():
                 del self.running[name]
-                future.result()
+                self._take_in(name, future.result())
 
     def _tell(self, event: Event) -> None:
         lists: dict[type, list[Any]] = {
@@ -308,10 +377,9 @@ class _Pass:
         self.how.tell(event)
 
 
-def _done_here(work: Callable[[], None]) -> Future[None]:
-    work()
-    done: Future[None] = Future()
-    done.set_result(None)
+def _done_here(work: Callable[[], Ended]) -> Future[Ended]:
+    done: Future[Ended] = Future()
+    done.set_result(work())
     return done
 
 

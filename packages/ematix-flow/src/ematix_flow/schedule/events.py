@@ -69,11 +69,12 @@ def _slot(slot: datetime | None, attempt: int) -> dict[str, Any]:
 
 @dataclass
 class RunDueResult:
-    """What one pass has done."""
+    """What one pass has done; ``stopped`` if somebody ended it early."""
 
     fired: list[FiredEvent] = field(default_factory=list)
     failed: list[FailedEvent] = field(default_factory=list)
     skipped: list[SkippedEvent] = field(default_factory=list)
+    stopped: bool = False
 
     @property
     def ok(self) -> bool:

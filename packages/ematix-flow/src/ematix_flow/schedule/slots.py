@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from ematix_flow.errors import Cancelled, EmatixError, Fenced, Undecided
+from ematix_flow.errors import Cancelled, EmatixError, Fenced, RunLogUnavailable, Undecided
 from ematix_flow.model import PipelineSpec
 from ematix_flow.observe.observer import Observer
 from ematix_flow.run.log import RunLog
@@ -19,7 +19,6 @@ from ematix_flow.run.result import RunResult
 from ematix_flow.run.turns import CLAIMED, GAVE_UP, Key, Turn
 from ematix_flow.schedule.agenda import (
     Fire,
-    after_cancelling,
     after_failure,
     after_loss,
     after_silence,
@@ -108,6 +107,7 @@ class ClaimedSlot:
     claims: Claims
     worker: Worker
     now: datetime
+    clock: Callable[[], datetime]
 
     def run(self) -> Ended:
         """Run it to its end, whatever that is, and note it."""
@@ -119,20 +119,30 @@ class ClaimedSlot:
                     return settled
             result = self._carried_out()
         except (Cancelled, KeyboardInterrupt) as error:
-            stopped = functools.partial(after_cancelling, now=self.now)
-            return self._failed("cancelled", error, stopped)
+            # It may have been stopped after its commit.
+            return self._failed("cancelled", error, after_silence)
         except Undecided as error:
             # It may have committed: whoever comes next has to ask the target before all else.
             return self._failed("unknown", error, lambda turn: turn.ended(CLAIMED))
+        except RunLogUnavailable as error:
+            # It says nothing of the pipeline: the slot is still to be done.
+            return self._failed("unknown", error, after_silence)
         except Exception as error:  # noqa: BLE001 - one pipeline's surprise must not stop the others
-            after = functools.partial(after_failure, spec.retry, now=self.now, error=error)
+            after = functools.partial(
+                after_failure, spec.retry, now=self.now, ended=self.clock(), error=error
+            )
             return self._failed("failed", error, after)
         return self._succeeded(result)
 
     def _carried_out(self) -> RunResult | None:
         """The rest of an earlier run, where that is all there is to do; else a run anew."""
-        previous = self.fire.previous
+        previous, spec = self.fire.previous, self.work.spec
         if previous is not None:
+            # Also a run that failed may have done so after its commit.
+            failed_late = not self.fire.lost and self.worker.settle(self.work.log, spec, previous)
+            if failed_late and not spec.transforms_post:
+                logger.warning("%s: run %s had committed; its slot is done", spec.name, previous)
+                return None
             rest = self.worker.resume(dataclasses.replace(self.work, run_id=previous))
             if rest is not None:
                 return rest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
 
 from ematix_flow import config
@@ -50,5 +51,11 @@ def run_claimed(
         progress=progress,
         observer=observer,
     )
+    began, started = now or log.clock(), time.monotonic()
+
+    def moment() -> datetime:
+        passed = 0.0 if now is not None else time.monotonic() - started
+        return began + timedelta(seconds=passed)
+
     with claims.kept():
-        return ClaimedSlot(key, fire, work, claims, worker or Here(), now or log.clock()).run()
+        return ClaimedSlot(key, fire, work, claims, worker or Here(), began, moment).run()
