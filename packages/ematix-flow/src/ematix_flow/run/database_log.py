@@ -265,13 +265,19 @@ class DatabaseRunLog(SqlRunLog):
             )
         return None if found is None else int(found)
 
+    def _stored(self, kind: t.ColumnType) -> str:
+        """A type in which texts are in the order of their bytes, whatever the database's is."""
+        stored = self._backend.stored_type(kind)
+        is_text = isinstance(kind, t.String | t.Text)
+        return f'{stored} COLLATE "C"' if is_text and self._backend.kind == "postgres" else stored
+
     def _create(self, log: DatabaseRunLog) -> None:
         backend = self._backend
         for statement in backend.create_schema(TableName(BOOKKEEPING_SCHEMA, "log_version")):
             log.run(statement, {})
         for table, (columns, key) in _TABLES.items():
             lines = [
-                f'"{name}" {backend.stored_type(kind)}' + (" NOT NULL" if name in key else "")
+                f'"{name}" {self._stored(kind)}' + (" NOT NULL" if name in key else "")
                 for name, kind in columns.items()
             ]
             lines.append(f"PRIMARY KEY ({', '.join(key)})")

@@ -109,7 +109,8 @@ class SqlRunLog(ABC):
                     "AND (status IN ('running', 'lost') OR :status = 'succeeded')",
                     row,
                 )
-            ended = decisive(self._of_run(log, record.run_id)[::-1]) or record
+            mine = [r for r in self._of_run(log, record.run_id) if r.run_id == record.run_id]
+            ended = decisive(mine[::-1]) or record
             self._note(log, ended, newest="last_run_id = :last_run_id")
 
     def _inserted(self, log: Statements, row: Mapping[str, Any]) -> bool:
