@@ -158,6 +158,9 @@ def test_told_twice_to_stop_it_stops_its_workers(flow: Flow, folder: Path, begin
         (["--executor", "k8s://jobs?image=x"], "an executor k8s:// is not available yet"),
         (["--executor", "subprocess://here"], "subprocess:// takes nothing after it, not 'here'"),
         (["--run-log", "/proc/none/x.db"], "what has fired is kept in the run log, and it cannot"),
+        (["--no-run-log"], "a scheduler and its workers meet in the run log, and this one no"),
+        (["--run-log", "memory://"], "a scheduler and its workers meet in the run log, and this"),
+        (["--metrics", "prometheus://:9100"], "workers of a scheduler end before Prometheus asks"),
         (["--poll-interval", "0"], "0.0 is not in the range x>0"),
     ],
 )

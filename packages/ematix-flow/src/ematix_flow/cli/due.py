@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -42,6 +43,38 @@ _MISDECLARED, _CANCELLED = 2, 130
 _MOST_BESIDE = 4
 
 
+def slot_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--limit``, ``--interval``, ``--lease-seconds``: what all who fire slots have in common."""
+
+    @click.option(
+        "--limit",
+        "limit",
+        multiple=True,
+        metavar="TAG=N",
+        help="How many of those with a tag may run at once; [limits] says the same. Repeatable.",
+    )
+    @click.option(
+        "--interval",
+        type=click.FloatRange(min=0, min_open=True),
+        default=60,
+        show_default=True,
+        metavar="SECONDS",
+        help="How old a slot may be that fires although nobody has looked at its pipeline before.",
+    )
+    @click.option(
+        "--lease-seconds",
+        type=click.FloatRange(min=1),
+        default=300,
+        show_default=True,
+        help="After so long without a sign of life, a run is taken over by others.",
+    )
+    @functools.wraps(command)
+    def chosen(**given: Any) -> Any:
+        return command(**given)
+
+    return chosen
+
+
 @click.command(
     "run-due",
     epilog=examples(
@@ -58,28 +91,7 @@ _MOST_BESIDE = 4
     show_default=f"the number of cores, at most {_MOST_BESIDE}",
     help="How many pipelines may run at once.",
 )
-@click.option(
-    "--limit",
-    "limit",
-    multiple=True,
-    metavar="TAG=N",
-    help="How many of those with a tag may run at once; [limits] says the same. Repeatable.",
-)
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="How old a slot may be that fires although nobody has looked at its pipeline before.",
-)
-@click.option(
-    "--lease-seconds",
-    type=click.FloatRange(min=1),
-    default=300,
-    show_default=True,
-    help="After so long without a sign of life, a run is taken over by others.",
-)
+@slot_options
 @click.option("--now", metavar="ISO", help="Decide as if it were this moment.")
 @engine_option
 @module_option

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ematix_flow import config
-from ematix_flow.cli.due import read_limits, remembering
+from ematix_flow.cli.due import read_limits, remembering, slot_options
 from ematix_flow.cli.options import (
     common_options,
     examples,
@@ -54,26 +54,11 @@ _MISDECLARED = 2
     help="How often to look.",
 )
 @click.option(
-    "--lease-seconds",
-    type=click.FloatRange(min=1),
-    default=300,
-    show_default=True,
-    help="After so long without a sign of life, a run is taken over by others.",
-)
-@click.option(
     "--leader-lease-seconds",
     type=click.FloatRange(min=1),
     default=60,
     show_default=True,
     help="After so long without a sign of life, another scheduler decides.",
-)
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="How old a slot may be that fires although nobody has looked at its pipeline before.",
 )
 @click.option(
     "--max-parallel",
@@ -82,13 +67,7 @@ _MISDECLARED = 2
     show_default=True,
     help="How many workers this scheduler may have at once.",
 )
-@click.option(
-    "--limit",
-    "limit",
-    multiple=True,
-    metavar="TAG=N",
-    help="How many of those with a tag may run at once; [limits] says the same. Repeatable.",
-)
+@slot_options
 @click.option("--worker-id", default="", help="What this scheduler is called in the run log.")
 @click.option("--max-iterations", type=click.IntRange(min=1), help="Look so often, then end.")
 @module_option
@@ -128,7 +107,7 @@ def scheduler(
     specs = [p.spec for p in project.pipelines if p.name not in refused]
     if not any(spec.schedule for spec in specs):
         raise ConfigError("no pipeline has a schedule", fix='add schedule="0 * * * *" to one')
-    log = remembering(run_log)
+    log = _shared(remembering(run_log))
     watch = Watch(
         poll=timedelta(seconds=poll_interval),
         fresh=timedelta(seconds=interval),
@@ -151,6 +130,18 @@ def scheduler(
     else:
         say("The scheduler has stopped.")
     return _MISDECLARED if project.errors else 0
+
+
+def _shared(log: RunLog) -> RunLog:
+    """A log in which a scheduler and its workers, which are other processes, can meet."""
+    from ematix_flow.run.log import MemoryRunLog, NullRunLog
+
+    if isinstance(log, NullRunLog | MemoryRunLog):
+        raise ConfigError(
+            "a scheduler and its workers meet in the run log, and this one no other process sees",
+            fix="name one with --run-log, such as sqlite://runs.db",
+        )
+    return log
 
 
 def _check_observers(told: Mapping[str, str]) -> None:
