@@ -24,7 +24,7 @@ from ematix_flow.durations import duration
 from ematix_flow.errors import ConfigError, UnknownName
 from ematix_flow.model import PipelineSpec
 from ematix_flow.run.records import STATUSES, RunRecord, effective_status, utc_now
-from ematix_flow.run.turns import GAVE_UP, Key, Standing, Turn
+from ematix_flow.run.turns import Key, Standing
 
 if TYPE_CHECKING:
     from ematix_flow.run.log import RunLog
@@ -70,7 +70,7 @@ def status(*, modules: tuple[str, ...], run_log: Callable[[], RunLog], output: s
                     held.last.started_at if held.last else None,
                     _outcome(log, held, now),
                     held.last.rows if held.last else None,
-                    _turn_text(held.turn, now),
+                    _state(held, now),
                 ]
                 for spec, held, due in found
             ],
@@ -114,18 +114,19 @@ def _status(
         "depends_on": list(spec.depends_on),
         "last_run": last.to_dict(now=now) if last else None,
         "paused": turn.paused,
-        "gave_up": turn.state == GAVE_UP,
+        "gave_up": standing.has_given_up,
         "attempt_count": turn.attempt,
         "retry_at": turn.retry_at.isoformat() if turn.retry_at else None,
         "slot": turn.slot.isoformat() if turn.slot and turn.state else None,
     }
 
 
-def _turn_text(turn: Turn, now: datetime) -> str | None:
+def _state(standing: Standing, now: datetime) -> str | None:
     """How a pipeline stands with its schedule, where that is not as usual."""
+    turn = standing.turn
     if turn.paused:
         return "paused"
-    if turn.state == GAVE_UP:
+    if standing.has_given_up:
         return "gave up"
     if turn.is_claimed(now):
         return "under way"

@@ -64,3 +64,12 @@ class Standing:
 
     last: Last | None = None
     turn: Turn = field(default_factory=Turn)
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether it gave up, and nobody has run it with success since."""
+        if self.turn.state != GAVE_UP:
+            return False
+        # Ids sort by time. The run that gave up may have died before it was recorded.
+        last, gave_up = self.last, self.turn.run_id or ""
+        return last is None or last.status != "succeeded" or last.run_id <= gave_up

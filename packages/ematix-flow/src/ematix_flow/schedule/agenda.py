@@ -97,7 +97,7 @@ class Agenda:
             return None
         if self.is_claimed(name):
             return Wait("a run of it is under way", turn.slot)
-        if self._gave_up(name):
+        if self.standing(name).has_given_up:
             tries = f"{turn.attempt} attempt{'s' if turn.attempt != 1 else ''}"
             return Wait(
                 f"it gave up after {tries}; see to it, then: flow reset {name}",
@@ -112,15 +112,6 @@ class Agenda:
         if turn.state == FAILED and turn.retry_at is not None and turn.retry_at > now:
             return Wait(f"it is tried again at {turn.retry_at:%Y-%m-%d %H:%M:%S} UTC", fire.slot)
         return fire
-
-    def _gave_up(self, name: str) -> bool:
-        """Whether it gave up, and nobody has run it with success since."""
-        standing = self.standing(name)
-        last, turn = standing.last, standing.turn
-        if turn.state != GAVE_UP:
-            return False
-        # Ids sort by time. The run that gave up may have died before it was recorded.
-        return last is None or last.status != "succeeded" or last.run_id <= (turn.run_id or "")
 
     def _next(self, spec: PipelineSpec, turn: Turn) -> Fire | None:
         assert spec.schedule is not None  # noqa: S101 - looked at before
