@@ -195,7 +195,11 @@ def weathered(server: Server, folder: Path, *, pipelines: int, days: float, seco
         done: set[tuple[str, datetime]] = set()
         patience = time.monotonic() + PATIENCE
         while not wanted <= done:
-            done = set(rows(server.url, "SELECT pipeline, slot FROM effects"))
+            found = set(rows(server.url, "SELECT pipeline, slot FROM effects"))
+            if len(found) > len(done):
+                # A machine that is slow is no failure, as long as it goes on.
+                patience = time.monotonic() + PATIENCE
+            done = found
             missing = sorted(wanted - done)[:5]
             assert time.monotonic() < patience, (missing, (folder / "said.txt").read_text()[-4000:])
             time.sleep(0.2)
