@@ -60,7 +60,11 @@ class Registry:
     def add_pipeline(self, pipeline: Pipeline) -> None:
         """Register a pipeline; only its own module and function may define it again."""
         held = self.pipelines.get(pipeline.name)
-        if held is not None and _origin(held) != _origin(pipeline):
+        # A notebook's cell may be run again; a project's file is read once.
+        again = held is not None and not (
+            self.collecting and held.spec.location != pipeline.spec.location
+        )
+        if held is not None and not (again and _origin(held) == _origin(pipeline)):
             raise DuplicateName(
                 f"pipeline {pipeline.name!r} is already declared at {held.spec.location}",
                 fix="rename one of them, or give it name=",

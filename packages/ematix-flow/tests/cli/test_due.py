@@ -239,6 +239,11 @@ def test_many_processes_at_once_fire_each_slot_once(flow: Flow) -> None:
         (["run-due", "--limit", "heavy"], "'heavy' is not TAG=N"),
         (["run-due", "--max-parallel", "0"], "0 is not in the range x>=1"),
         (["run-due", "--run-log", "/proc/none/x.db"], "what has fired is kept in the run log, and"),
+        (["run-due", "--run-log", "shopp"], "the run log 'shopp' is no connection that is known"),
+        (
+            ["runs", "list", "--run-log", "/proc/none/x.db"],
+            "the run log cannot be read: the run log /",
+        ),
         (["reset", "mody"], "there is no pipeline 'mody'; did you mean 'moody'?"),
         (["pause"], "missing argument"),
     ],

@@ -78,6 +78,12 @@ MISTAKES = [
         command=("validate",),
     ),
     Mistake(
+        "the same function twice",
+        (HERE, "pipeline 'load' is already declared at", HERE, "rename one"),
+        pipeline("") + pipeline(""),
+        command=("validate",),
+    ),
+    Mistake(
         "no target",
         (HERE, "pipeline 'load'", "target=", "targets="),
         '@ematix.pipeline(target_connection="warehouse")\ndef load(conn):\n    return ONE_ORDER\n',

@@ -23,7 +23,7 @@ from ematix_flow.cli.options import (
     observe_options,
     run_log_options,
 )
-from ematix_flow.cli.output import complain, say, say_json, when
+from ematix_flow.cli.output import complain, counted, say, say_json, when
 from ematix_flow.cli.running import (
     refused_pipelines,
     tell_result,
@@ -237,9 +237,10 @@ def _tell(event: Event) -> None:
         else:
             say(f"{event.name}: a run that was lost had done its work")
     elif isinstance(event, FailedEvent):
-        after = f"; it has given up after {event.attempt_count}" if event.gave_up else ""
+        tries = counted(event.attempt_count, "attempt")
+        after = f"; it has given up after {tries}" if event.gave_up else ""
         if event.retry_at is not None:
-            after = f"; it is tried again at {when(event.retry_at)}"
+            after = f"; it is tried again at {when(event.retry_at)} UTC"
         known = f"'{event.name}'" in event.error_message
         place = "" if known else f"pipeline '{event.name}': "
         complain(f"{place}{event.error_message}{after}")

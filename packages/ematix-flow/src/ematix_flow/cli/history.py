@@ -297,16 +297,17 @@ def tail_runs(
     import time
 
     log = readable(run_log)
-    told: dict[tuple[str, str, str], str] = {}
-    asked = limit
+    told: dict[tuple[str, str, str], str] | None = None
     while True:
         now = utc_now()
-        for record in reversed(log.list(pipeline=pipeline, limit=asked)):
-            key, state = (record.run_id, record.target, record.step), effective_status(record, now)
-            if told.get(key) != state:
-                told[key] = state
+        latest = log.list(pipeline=pipeline, limit=max(limit, _MOST_AT_ONCE))
+        states = {(r.run_id, r.target, r.step): effective_status(r, now) for r in latest}
+        shown = latest[:limit] if told is None else latest
+        before, told = told or {}, states
+        for record in reversed(shown):
+            state = states[record.run_id, record.target, record.step]
+            if before.get((record.run_id, record.target, record.step)) != state:
                 _tell_change(record, state, output)
-        asked = _MOST_AT_ONCE
         time.sleep(interval)
 
 
@@ -393,10 +394,13 @@ def readable(run_log: Callable[[], RunLog]) -> RunLog:
     from ematix_flow.run.log import NullRunLog
     from ematix_flow.run.undelivered import BufferedRunLog
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(record=True) as told:
         # Said below, as an error: here nothing goes on without the log.
-        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("always", UserWarning)
         log = run_log()
     if isinstance(log, NullRunLog):
-        raise ConfigError("the run log cannot be read", fix="name another with --run-log URL")
+        reason = "".join(f": {w.message}".partition("; this run")[0] for w in told[-1:])
+        raise ConfigError(
+            f"the run log cannot be read{reason}", fix="name another with --run-log URL"
+        )
     return log.reached() if isinstance(log, BufferedRunLog) else log

@@ -138,9 +138,9 @@ def run_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.get_current_context().meta["ematix_flow.run_log"] = url or path
 
         def open_chosen() -> RunLog:
-            from ematix_flow.run.log import NullRunLog, open_run_log
+            from ematix_flow.run.log import NullRunLog, as_file, open_run_log
 
-            log: RunLog = NullRunLog(asked_for=True) if none else open_run_log(url or path)
+            log: RunLog = NullRunLog(asked_for=True) if none else open_run_log(url or as_file(path))
             click.get_current_context().call_on_close(log.close)
             return log
 

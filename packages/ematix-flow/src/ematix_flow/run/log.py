@@ -97,12 +97,17 @@ def open_memory_of_slots(url: str | None = None) -> RunLog:
     return log
 
 
+def as_file(path: str | None) -> str | None:
+    """A path, so that no name of a connection is seen in it."""
+    return path if path is None or "://" in path else f"sqlite://{path}"
+
+
 def open_run_log(url: str | None = None) -> RunLog:
     """The run log at ``url``, or the one that the environment or the project configures."""
     chosen = (
         url
         or config.setting("RUN_LOG_URL")
-        or config.setting("RUN_LOG_PATH")
+        or as_file(config.setting("RUN_LOG_PATH"))
         or config.project_settings().run_log
         or str(config.home() / "run_log.db")
     )
@@ -111,6 +116,13 @@ def open_run_log(url: str | None = None) -> RunLog:
     if not separator:
         if chosen in config.connection_names():
             return _open_database(config.resolve_connection(chosen).connection)
+        if chosen.isidentifier() and not Path(chosen).exists():
+            # A new file would remember nothing of what has fired elsewhere.
+            raise ConfigError(
+                f"the run log {chosen!r} is no connection that is known here",
+                fix=f"declare it under [connections.{chosen}] in {config.PROJECT_FILE}, where all "
+                f"commands see it, or write sqlite://{chosen} for a file",
+            )
         path = chosen
     elif scheme in _DATABASE_SCHEMES:
         return _open_url(chosen)
