@@ -235,10 +235,10 @@ MISTAKES = [
         command=("run", "load", "--run-log", "sqlit://runs.db"),
     ),
     Mistake(
-        "run log where it cannot be yet",
-        ("run log at s3://", "not available yet", "sqlite://"),
+        "run log that is no connection",
+        ("the run log 'warehous' is no connection that is known here", "sqlite://warehous"),
         GOOD,
-        command=("run", "load", "--run-log", "s3://bucket/runs"),
+        command=("run", "load", "--run-log", "warehous"),
     ),
     Mistake(
         "unknown run",
