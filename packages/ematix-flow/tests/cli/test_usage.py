@@ -97,7 +97,10 @@ def test_examples_use_options_that_exist(path: list[str]) -> None:
             ["runs", "list", "--run-log", "sqlit://x"],
             "flow: error: a run log cannot be at sqlit://",
         ),
-        (["runs", "list", "--run-log", "redis://b/p"], "flow: error: a run log cannot be at redis://"),
+        (
+            ["runs", "list", "--run-log", "redis://b/p"],
+            "flow: error: a run log cannot be at redis://",
+        ),
         (["runs", "show", "abc"], "flow: error: there is no run 'abc' in the run log"),
         (["logs", "../../x"], "flow: error: '../../x' is not the id of a run"),
         (["secrets", "test", "NOT_SET_ANYWHERE"], "flow: error: environment variable NOT_SET_ANY"),
