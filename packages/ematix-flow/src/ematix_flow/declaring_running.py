@@ -156,19 +156,17 @@ def duration_seconds(option: str, value: object) -> float | None:
     """A time in seconds: a number of them, a timedelta, or a text such as ``6h``."""
     if value is None:
         return None
-    seconds: object = value
+    length = value
     if isinstance(value, str):
         with contextlib.suppress(ConfigError):
-            value = duration(value, option)
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not numeric or not 0 < float(seconds) < math.inf:  # type: ignore[arg-type]  # a number
-        raise DeclarationError(
-            f"{option}= must be a time above 0, not {value!r}",
-            fix='write seconds, a timedelta or a text such as "90s", "15m", "6h", "2d"',
-        )
-    return float(seconds)  # type: ignore[arg-type]  # a number
+            length = duration(value, option)
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    if isinstance(seconds, int | float) and seconds is not True and 0 < seconds < math.inf:
+        return float(seconds)
+    raise DeclarationError(
+        f"{option}= must be a time above 0, not {value!r}",
+        fix='write seconds, a timedelta or a text such as "90s", "15m", "6h", "2d"',
+    )
 
 
 def check_freshness_column(

@@ -237,6 +237,13 @@ def test_many_processes_at_once_fire_each_slot_once(flow: Flow) -> None:
     [
         (["run-due", "--now", "noon"], "'noon' is not a time such as 2026-01-31T09:30:00Z"),
         (["run-due", "--limit", "heavy"], "'heavy' is not TAG=N"),
+        (["run-due", "--limit", "heavy=2"], "--limit: no pipeline has the tag 'heavy'; add tags="),
+        (["run", "numbers", "--lease-seconds", "9"], "--lost-run go with --claim-token"),
+        (["run", "numbers", "--lost-run", "x"], "--lost-run go with --claim-token"),
+        (
+            ["run", "numbers", "--claim-token", "t", "--param", "a=b"],
+            "--claim-token goes with one pipeline, without --param and --all-targets",
+        ),
         (["run-due", "--max-parallel", "0"], "0 is not in the range x>=1"),
         (["run-due", "--run-log", "/proc/none/x.db"], "what has fired is kept in the run log, and"),
         (["run-due", "--run-log", "shopp"], "the run log 'shopp' is no connection that is known"),

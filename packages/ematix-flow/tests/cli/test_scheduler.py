@@ -82,6 +82,13 @@ def succeeded() -> int:
         return len(log.list(status="succeeded", limit=1000))
 
 
+def leaders() -> list[str]:
+    """Who leads by the run log."""
+    with contextlib.closing(open_run_log()) as log:
+        turns = [held.turn for held in log.standings(["@scheduler"]).values()]
+        return [turn.holder or "" for turn in turns if turn.is_claimed(log.clock())]
+
+
 def wait_for(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
@@ -138,7 +145,8 @@ def test_told_twice_to_stop_it_stops_its_workers(flow: Flow, folder: Path, begin
     scheduler = begin()
     wait_for(lambda: list(folder.glob("held-*")))
     scheduler.send_signal(signal.SIGTERM)
-    time.sleep(0.5)  # it has to notice the first before the second counts
+    # It has heard the first when it leaves the lead to others.
+    wait_for(lambda: not leaders())
     assert scheduler.poll() is None
     scheduler.send_signal(signal.SIGTERM)
     scheduler.communicate(timeout=PATIENCE)

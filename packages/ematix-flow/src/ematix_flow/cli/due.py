@@ -30,10 +30,12 @@ from ematix_flow.cli.running import (
     terminated_like_interrupted,
     tidy_log,
 )
-from ematix_flow.errors import ConfigError
+from ematix_flow.connections import nearest
+from ematix_flow.errors import ConfigError, UnknownName
 from ematix_flow.run.turns import GAVE_UP, SUCCEEDED, Key, Standing, Turn
 
 if TYPE_CHECKING:
+    from ematix_flow.discovery import Project
     from ematix_flow.model import PipelineSpec
     from ematix_flow.observe.observer import Observer
     from ematix_flow.run.log import RunLog
@@ -80,7 +82,7 @@ def slot_options(command: Callable[..., Any]) -> Callable[..., Any]:
     epilog=examples(
         "flow run-due",
         "flow run-due --dry-run",
-        "flow run-due --run-log postgres://flow:${PASSWORD}@logs/flow --max-parallel 8",
+        "flow run-due --run-log 'postgres://flow:${PASSWORD}@logs/flow' --max-parallel 8",
     ),
 )
 @click.option("--dry-run", is_flag=True, help="Show what would fire, and run nothing.")
@@ -119,12 +121,13 @@ def run_due(
     from ematix_flow.schedule.due import How
     from ematix_flow.schedule.due import run_due as run_all_due
 
-    moment, limits = _moment(now), config.limits() | read_limits(limit)
+    moment, asked = _moment(now), read_limits(limit)
     project = load(modules)
     refused = refused_pipelines(project)
     for error in project.errors:
         complain(str(error))
     specs = [p.spec for p in project.pipelines if p.name not in refused]
+    limits = config.limits() | known_tags(asked, project)
     log, fresh = remembering(run_log), timedelta(seconds=interval)
     if dry_run:
         _show_planned(specs, log, moment, fresh, output)
@@ -178,6 +181,17 @@ def read_limits(given: Sequence[str]) -> dict[str, int]:
         if not tag or not most.isdecimal() or int(most) < 1:
             raise click.BadParameter(f"{text!r} is not TAG=N", param_hint="--limit")
         limits[tag] = int(most)
+    return limits
+
+
+def known_tags(limits: dict[str, int], project: Project) -> dict[str, int]:
+    """The limits that were asked for, if pipelines have their tags."""
+    tags = {tag for pipeline in project.pipelines for tag in pipeline.spec.tags}
+    for tag in limits:
+        # One that could not be declared may have it.
+        if tag not in tags and not project.errors:
+            fix = nearest(tag, tags) if tags else 'add tags=["…"] to some'
+            raise UnknownName(f"--limit: no pipeline has the tag {tag!r}", fix=fix)
     return limits
 
 

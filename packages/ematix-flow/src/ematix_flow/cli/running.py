@@ -145,12 +145,18 @@ def run(
     parameters = _parameters(params)
     project = load(modules)
     if claim_token is not None:
-        if len(names) != 1:
-            raise click.UsageError("--claim-token goes with one pipeline")
+        if len(names) != 1 or params or all_targets is not None:
+            raise click.UsageError(
+                "--claim-token goes with one pipeline, without --param and --all-targets"
+            )
         claim = _Claim(claim_token, lease_seconds, previous_run, lost_run)
         log = run_log()
         return _run_claimed(
             project, names[0], claim, log=log, observer=observer(log), output=output
+        )
+    if previous_run or lost_run or _is_typed("lease_seconds"):
+        raise click.UsageError(
+            "--lease-seconds, --previous-run and --lost-run go with --claim-token"
         )
     refused = refused_pipelines(project)
     chosen = _chosen(project, refused, names)
@@ -172,6 +178,12 @@ def run(
     if outcome.failed:
         return min(error.exit_code for error in outcome.failed.values())
     return _MISDECLARED if project.errors and not names else 0
+
+
+def _is_typed(option: str) -> bool:
+    """Whether an option was given, and is not what it is by default."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is click.core.ParameterSource.COMMANDLINE
 
 
 def tidy_log(log: RunLog) -> None:

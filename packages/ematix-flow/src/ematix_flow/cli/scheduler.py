@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ematix_flow import config
-from ematix_flow.cli.due import read_limits, remembering, slot_options
+from ematix_flow.cli.due import known_tags, read_limits, remembering, slot_options
 from ematix_flow.cli.options import (
     common_options,
     examples,
@@ -35,7 +35,7 @@ _MISDECLARED = 2
 @click.command(
     epilog=examples(
         "flow scheduler --executor subprocess://",
-        "flow scheduler --executor subprocess:// --run-log postgres://flow:${PASSWORD}@logs/flow",
+        "flow scheduler --run-log 'postgres://flow:${PASSWORD}@logs/flow'",
     )
 )
 @click.option(
@@ -114,7 +114,7 @@ def scheduler(
         lease=timedelta(seconds=lease_seconds),
         lead=timedelta(seconds=leader_lease_seconds),
         max_parallel=max_parallel,
-        limits=config.limits() | read_limits(limit),
+        limits=config.limits() | known_tags(read_limits(limit), project),
         modules=modules,
         worker_id=worker_id,
         env=_told_to_workers(),

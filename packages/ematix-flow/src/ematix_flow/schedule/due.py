@@ -59,7 +59,6 @@ class How:
     limits: Mapping[str, int] = field(default_factory=dict)
     trigger: str = "run-due"
     only: Collection[str] | None = None
-    progress: bool = False
     worker: Worker = field(default_factory=Here)
     observer: Observer | None = None
     tell: Callable[[Event], None] = lambda event: None
@@ -289,7 +288,6 @@ class _Pass:
             run_id,
             self.log,
             self.how.trigger,
-            progress=self.how.progress,
             observer=self.how.observer,
         )
         slot = ClaimedSlot(key, fire, work, self.claims, self.how.worker, self.now, self._moment)

@@ -60,7 +60,7 @@ class SkippedEvent:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         slot = self.slot.isoformat() if self.slot else None
-        return {"pipeline": self.name, "reason": self.reason, "slot": slot, "gave_up": self.loud}
+        return {"pipeline": self.name, "reason": self.reason, "slot": slot, "loud": self.loud}
 
 
 def _slot(slot: datetime | None, attempt: int) -> dict[str, Any]:

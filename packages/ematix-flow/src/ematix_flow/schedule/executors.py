@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ematix_flow.connections import nearest
 from ematix_flow.errors import ConfigError, NotAvailableYet
 
 _SCHEMES = ("subprocess", "subprocess+python", "k8s", "lambda")
@@ -88,9 +87,7 @@ def open_executor(url: str) -> Executor:
     """The executor that a URL names."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in _SCHEMES:
-        raise ConfigError(
-            f"there is no executor {url!r}", fix=f"write subprocess://; {nearest(scheme, _SCHEMES)}"
-        )
+        raise ConfigError(f"there is no executor {url!r}", fix="write subprocess://")
     if scheme in ("k8s", "lambda"):
         raise NotAvailableYet(f"an executor {scheme}://", fix="write subprocess:// meanwhile")
     if rest:

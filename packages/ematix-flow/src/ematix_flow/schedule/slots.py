@@ -40,7 +40,6 @@ class Assignment:
     run_id: str
     log: RunLog
     trigger: str
-    progress: bool = False
     observer: Observer | None = None
 
 
@@ -68,7 +67,6 @@ class Here:
             work.spec,
             trigger=work.trigger,
             run_log=work.log,
-            progress=work.progress,
             slot=work.slot,
             attempt=work.attempt,
             run_id=work.run_id,

@@ -25,7 +25,6 @@ def run_claimed(
     lease: timedelta,
     previous: str | None = None,
     lost: bool = False,
-    progress: bool = False,
     worker: Worker | None = None,
     observer: Observer | None = None,
     now: datetime | None = None,
@@ -48,7 +47,6 @@ def run_claimed(
         run_id,
         log,
         "scheduler",
-        progress=progress,
         observer=observer,
     )
     began, started = now or log.clock(), time.monotonic()
