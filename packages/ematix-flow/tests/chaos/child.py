@@ -35,7 +35,8 @@ from ematix_flow.schedule.worker import run_claimed
 FILE = "chaos.py"
 TABLES = """
 CREATE TABLE fates (run_id text PRIMARY KEY, fate text NOT NULL);
-CREATE TABLE effects (pipeline text, slot timestamptz, run_id text, attempt int);
+CREATE TABLE effects (pipeline text, slot timestamptz, run_id text, attempt int,
+    at timestamptz DEFAULT clock_timestamp());
 CREATE TABLE events (pipeline text, slot timestamptz, run_id text, pid int, what text,
     at timestamptz DEFAULT clock_timestamp());
 """
@@ -117,7 +118,8 @@ class Effects:
                 with raw.transaction():
                     raw.execute("INSERT INTO fates VALUES (%s, 'committed')", (work.run_id,))
                     raw.execute(
-                        "INSERT INTO effects VALUES (%s, %s, %s, %s)",
+                        "INSERT INTO effects (pipeline, slot, run_id, attempt) "
+                        "VALUES (%s, %s, %s, %s)",
                         (work.spec.name, work.slot, work.run_id, work.attempt),
                     )
             raw.execute(tell.format("'end'"), told)

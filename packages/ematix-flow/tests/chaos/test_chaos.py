@@ -220,8 +220,8 @@ def _check(
     # The clock went on while the last were waited for: what came then is meant, too.
     assert set(effects) >= wanted
     assert set(effects) <= meant(plan, datetime.max.replace(year=2027, tzinfo=timezone.utc))
-    # Slots of a pipeline come one after the other.
-    for name, slots in _by_pipeline(rows(url, "SELECT pipeline, slot FROM effects ORDER BY ctid")):
+    # Slots of a pipeline come one after the other; where rows lie in the table says nothing.
+    for name, slots in _by_pipeline(rows(url, "SELECT pipeline, slot FROM effects ORDER BY at")):
         assert slots == sorted(slots), name
     spans: dict[str, list[tuple[datetime, datetime]]] = defaultdict(list)
     ends = {
